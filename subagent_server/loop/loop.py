@@ -86,7 +86,7 @@ def _without_thoughts(messages: Sequence[Message]) -> list[Message]:
 
 
 def _make_unique(reply: ModelReply, seen: Counter[str]) -> None:
-    """Give each call an id of its own. Blocks and calls of a reply stand in the same order."""
+    """Give each call an id of its own. Blocks and calls of a reply are in the same order."""
     blocks = [block for block in reply.content if block.get("type") == "tool_use"]
     for number, (block, call) in enumerate(zip(blocks, reply.calls, strict=True)):
         name = call.call_id
@@ -111,7 +111,7 @@ _DEAD_ENDS = {
 }
 
 _LAST_WORDS = ("refusal", "model_context_window_exceeded")
-"""After these nothing goes on: the calls of such a reply are not run."""
+"""After these nothing continues: the calls of such a reply are not run."""
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Loop:
 
         Raises:
             RunOver: the run was ended from outside.
-            RunRefused: it cannot go on, for the reason its code names.
+            RunRefused: it cannot continue, for the reason its code names.
         """
         return self._sourced(await self._carried_on(messages))
 

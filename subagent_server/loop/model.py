@@ -48,7 +48,7 @@ _DEEPEST = 100
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call the model made. `problem` says why it cannot be run, or is None."""
+    """A call the model made. `problem` is why it cannot be run, or None."""
 
     call_id: str
     name: str
@@ -167,7 +167,7 @@ class ReplyBuilder:
             is_call = block.get("type") == "tool_use"
             if not (is_call or raw):
                 continue
-            # gateways give the input whole, with the block: it is judged as the pieces of a stream are
+            # gateways send the input whole, with the block: it is judged as the pieces of a stream are
             arguments, problem = _parsed(raw or json.dumps(block.get("input") or {}))
             block["input"] = whole_characters(arguments)
             if is_call:
@@ -249,11 +249,11 @@ class Prices:
 
     @property
     def context_window(self) -> int | None:
-        """How many tokens a request may have, if the list says it."""
+        """How many tokens a request may have, if the list has it."""
         return self._model.context_window
 
     def cost(self, usage: Mapping[str, int]) -> Decimal:
-        """Return the cost in USD of one call with this `usage`, the figures of the Messages API."""
+        """Return the cost in USD of one call with this `usage`, as the Messages API counts it."""
         read = usage.get("cache_read_input_tokens", 0)
         written = usage.get("cache_creation_input_tokens", 0)
         tokens = genai_prices.Usage(
@@ -333,7 +333,7 @@ def http_client(on_sent: Callable[[], None], *, direct: bool) -> httpx2.AsyncCli
     uses no proxy.
 
     Raises:
-        RunRefused: `config`, if what the environment says of proxies or certificates cannot be used.
+        RunRefused: `config`, if proxies or certificates of the environment cannot be used.
     """
 
     async def trace(name: str, info: Mapping[str, Any]) -> None:
@@ -378,7 +378,7 @@ LONGEST_DELAY_SECONDS = 30.0
 MAX_ATTEMPTS = 10
 DEFAULT_MAX_TOKENS = 32_000
 IDLE_SECONDS = 600.0
-"""How long a stream may stand still. Models think for minutes without a word, and pings say nothing."""
+"""How long a stream may pause. Models think for minutes without a word, and pings prove nothing."""
 CONNECT_SECONDS = 10.0
 END_SECONDS = 1.0
 """How long a stream may last behind its reply."""
@@ -474,7 +474,7 @@ class Model:
     ) -> ModelReply:
         """Return the model's next turn. `on_retry` gets each failed attempt and does the waiting.
 
-        `on_spent` gets the token counts of each attempt as far as the API gave them, also of a failed one.
+        `on_spent` gets the token counts of each attempt as far as the API sent them, also of a failed one.
 
         Raises:
             RunRefused: `model_error` with the words of the API, or that it stayed out of reach.
@@ -595,11 +595,11 @@ async def _check_is_stream(response: httpx2.Response) -> None:
 
 
 class _CutStream(Exception):
-    """A stream that ended in the middle, stood still, or made no sense."""
+    """A stream that ended in the middle, stalled, or made no sense."""
 
 
 def _retry(error: Exception, attempt: int) -> Retry | None:
-    """Return how to go on after `error`, or None if it is final."""
+    """Return how to continue after `error`, or None if it is final."""
     delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
     if isinstance(error, anthropic.APIStatusError):
         named = _STATUS_OF_TYPE.get(_field_of(error, "type"), 0)

@@ -5,9 +5,9 @@
   the end of the request, which the API marks by itself (`cache_control` of the whole request), the end of the
   request before is marked: there the entry is for sure. The third closes the part that every run of an agent
   shares: its tools and its system prompt.
-- A request takes 32 MB and 100 images, and beside more than 20 images none of more than 2,000 pixels a side.
-  A conversation that has grown past that would be refused at each further call, and whatever continues it
-  too. So a line takes the place of what is too much (`fitting`); the transcript keeps all of it.
+- A request takes 32 MB and 100 images; with more than 20 images, none of more than 2,000 pixels a side. A
+  conversation that has grown larger would be refused at each further call, and so would whatever continues
+  it. So a line replaces what is too much (`fitting`); the transcript keeps all of it.
 - In a long conversation the API itself hides old tool results from the model, if it can (`ContextEdits`;
   `clear_tool_uses_20250919`, a beta). The conversation here stays whole; each request asks anew. A model
   without this feature gets plain requests, and its run fails with a clear error when the window is full.
@@ -27,7 +27,7 @@ from subagent_server.toolbox.basic import CONTRACT_COMPLETE
 
 MARK: Block = {"type": "ephemeral"}
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-"""Blocks that no mark may stand on, and that no other model takes."""
+"""Blocks that may have no mark, and that no other model takes."""
 
 MOST_ATTACHMENTS = 100
 MOST_CHARACTERS = 20 << 20

@@ -2,15 +2,15 @@
 
 1. The messages that are left become a conversation that the API takes (`repaired`). Roles alternate, a user
    begins, every tool call has its result at the beginning of the message behind it, and each result has its
-   call. A gap that a kill, a full disk or a damaged file has left is filled with words that say so. A reply
+   call. A gap that a kill, a full disk or a damaged file has left is filled with words about it. A reply
    that the API has paused is followed by its rest, without a word between.
 2. A tool call without a result gets one (`DanglingCalls`), and none is made again. Whether a call had begun
    is known, because a run records the message that makes it and then its beginning before anything happens.
-   So a call is finished (its result is given), never begun, or unknown.
+   So a call is finished (its result is passed on), never begun, or unknown.
 3. A call that the API makes itself is kept with its result, or left out (`without_cut_calls`). Two kinds may
-   lack a result: a call in a reply that the API has paused, which is answered where the reply goes on; and a
-   call beside calls of the agent's own tools, which is answered in the next reply. The API refuses any other
-   call without a result, and a result without its call.
+   lack a result: a call in a reply that the API has paused, which is answered where the reply continues; and
+   a call together with calls of the agent's own tools, which is answered in the next reply. The API refuses
+   any other call without a result, and a result without its call.
 """
 
 import json
@@ -63,7 +63,7 @@ def without_cut_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def _answering(content: list[Block], open_calls: set[Any]) -> list[Block]:
-    """Return the blocks of a reply, of the results only those whose call stands open before them."""
+    """Return the blocks of a reply, of the results only those whose call is open before them."""
     known = set(open_calls)
     kept: list[Block] = []
     for block in content:
@@ -78,7 +78,7 @@ def _answering(content: list[Block], open_calls: set[Any]) -> list[Block]:
 
 
 def _may_wait(messages: Sequence[Message], number: int) -> bool:
-    """Whether calls without results may stand in this reply: it goes on, or calls the agent's own tools."""
+    """Whether this reply may have calls without results: it continues, or calls the agent's own tools."""
     after = messages[number + 1 : number + 2]
     return bool(calls_of(messages[number])) or not after or after[0]["role"] == "assistant"
 
@@ -255,7 +255,7 @@ def repaired(
 ) -> list[Message]:
     """Return the whole conversation of which `messages` are left.
 
-    `first` are the blocks of the task, for a conversation whose beginning is lost; `answer` gives the result
+    `first` are the blocks of the task, for a conversation whose beginning is lost; `answer` makes the result
     block of a call without one. Without `keep_thoughts` they are left out: another model cannot take them.
     """
     repair = _Repair(first, answer, keep_thoughts)
@@ -273,7 +273,7 @@ def calls_of(message: Message) -> list[Block]:
 
 
 def is_paused(message: Message) -> bool:
-    """Whether the API has paused a reply, to be carried on without a word between."""
+    """Whether the API has paused a reply, to be continued without a word between."""
     paused = message.get("role") == "assistant" and message.get(STOP_REASON) == _PAUSED
     return paused and not calls_of(message)
 
@@ -390,9 +390,9 @@ _GO_ON = "The run ended here. Continue your task."
 
 @dataclass(frozen=True)
 class Opening:
-    """How a run that carries another on begins.
+    """How a run that continues another begins.
 
-    `words` are the blocks of its own prompt and inputs; without any it goes on at the cut of the other.
+    `words` are the blocks of its own prompt and inputs; without any it continues at the cut of the other.
     `model` is its model, `final` its structured answer if it has one; `may_delegate` says whether it may
     start agents, `by_contract` whether it works by a contract.
     """
@@ -406,10 +406,10 @@ class Opening:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A conversation to go on with. `messages` are as the transcript keeps them.
+    """A conversation to continue. `messages` are as the transcript keeps them.
 
-    `text` was said last, `unknown` are the tools of calls whose end is not known. With an `outcome`
-    the work was done already, and only its end had not been written.
+    `text` is the model's last text; `unknown` are the tools of calls whose end is not known. With an
+    `outcome` the work was done already, and only its end had not been written.
     """
 
     messages: list[Message]
@@ -452,7 +452,7 @@ async def _reached_outcome(
 ) -> Outcome | None:
     """Return the outcome that the conversation has reached already, if only the end of the run is missing.
 
-    A final answer that was not stored is taken now. If it cannot be, the model has to give it again.
+    A final answer that was not stored is taken now. If it cannot be, the model has to answer again.
     """
     if run.status is Status.COMPLETED:
         return None
@@ -541,7 +541,7 @@ def start_conversation(run: RunContext, opening: Opening) -> Resumed:
 async def resume_conversation(run: RunContext, previous: Sequence[PreviousRun], opening: Opening) -> Resumed:
     """Return the conversation of `previous`, oldest run first, as the API takes it.
 
-    The transcript of `run` has it whole from its first moment, so that it can be carried on without those
+    The transcript of `run` has it whole from its first moment, so that it can be continued without those
     before it.
     """
     resumed = await resume(previous, opening)

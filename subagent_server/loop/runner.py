@@ -21,8 +21,8 @@ EMPTY_REPLY = "The last reply of the agent was empty, so the result is the text 
 class Outcome:
     """A text, maybe a structured output, maybe a failure. Paid work is kept: a failure has its text too.
 
-    `summary` is what the agent itself gives as such, and `payload` its work product. `warnings`
-    say what people should know of how it worked.
+    `summary` is what the agent itself reports as such, and `payload` its work product. `warnings` are
+    sentences for people about how it worked.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Runner(Protocol):
 
         Raises:
             RunOver: the run was ended from outside.
-            RunRefused: it cannot go on, for the reason that its code names.
+            RunRefused: it cannot continue, for the reason that its code names.
         """
 
     def cut_short(self, failure: Failure) -> Outcome:
@@ -80,4 +80,4 @@ class Runner(Protocol):
         """End the programs of the tools: nothing changes in the working directory after this."""
 
     async def aclose(self) -> None:
-        """Close tools and connections. Called once, also after a cancellation; it is given 3 s."""
+        """Close tools and connections. Called once, also after a cancellation; it has 3 s."""

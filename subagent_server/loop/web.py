@@ -1,10 +1,10 @@
-"""The web tools of a run, which the Messages API itself runs: offered, counted over the run, and noted.
+"""The web tools of a run, which the Messages API itself runs: listed, counted over the run, and noted.
 
 Their calls, results and pages are data of others: a field may be missing, of any type, or of any length.
 
 The API bounds the uses of one request (`max_uses`). The limit of an agent file is that of the whole run. The
 definitions stay the same at every request, because another list of tools costs the prompt cache; a tool whose
-uses are gone is left out from then on, and the model is told.
+uses are gone is left out from then on, and the model is notified.
 """
 
 import re
@@ -80,7 +80,7 @@ def calls_without_result(content: Sequence[Block]) -> list[Block]:
 
 
 def pending_calls(messages: Sequence[Message]) -> list[Block]:
-    """Return the calls of the last reply that the API makes when it has the results beside them."""
+    """Return the calls of the last reply that the API makes when it has the results of the others."""
     replies = [message for message in messages[-2:] if message["role"] == "assistant"]
     return calls_without_result(replies[-1]["content"]) if replies else []
 
@@ -196,7 +196,7 @@ class WebTools:
     def definitions(self, messages: Sequence[Message]) -> list[Block]:
         """Return the entries of `tools` for the next request.
 
-        A reply that the API has not finished goes on with the tools that it began with.
+        A reply that the API has not finished continues with the tools that it began with.
         """
         if messages and messages[-1]["role"] == "assistant":
             return list(self.tools)
@@ -214,13 +214,13 @@ class WebTools:
                 self._found[source.url] = (rank, source)
 
     def notices(self) -> list[Block]:
-        """Return what the model has to hear of limits that its uses have reached, each once."""
+        """Return the notices for the model of limits that its uses have reached, each once."""
         new = [name for name in self._spent if name not in self._announced]
         self._announced.update(new)
         return [{"type": "text", "text": self._notice(name)} for name in new]
 
     def check_pause(self) -> None:
-        """Called when the API pauses a reply. With the uses gone it goes on once, to come to an end.
+        """Called when the API pauses a reply. With the uses gone it continues once, to come to an end.
 
         Raises:
             RunRefused: `budget`, it was paused again.

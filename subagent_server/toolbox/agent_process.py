@@ -4,7 +4,7 @@ Such are the programs that carry out runs, and MCP servers.
 
 Nothing that it does holds the worker up: a box is made by a thread, lines have a bound, the output of a child
 that keeps the pipe after the program's exit is read for a moment only, and a write to a program that reads
-nothing can be given up.
+nothing can be cancelled.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ def end_tree(leader: int, grace: float, spare: Spare) -> None:
 def end_box(leader: int, grace: float) -> None:
     """End all processes of the box that a bubblewrap, `leader`, holds: TERM, after `grace` s KILL.
 
-    The shell in it is only stopped, so that it cannot go on with its script: its end would take the others
+    The shell in it is only stopped, so that it cannot continue its script: its end would take the others
     with it before they could act on TERM. All these pids are numbers of the host.
     """
     first = processes.descendants([leader])
@@ -137,7 +137,7 @@ def _kill(members: Callable[[], list[Identity]]) -> None:
 def _members(leader: int, known: list[Identity], spare: Spare) -> list[Identity]:
     """Return the living processes of the session, of `known`, and below them, parents before children.
 
-    A shell whose child is ended before itself would go on with the next line of its script.
+    A shell whose child is ended before itself would continue with the next line of its script.
     """
     session = _session(leader)
     members = [identity for identity in session if identity.pid == leader]
@@ -177,7 +177,7 @@ _MARK = "SUBAGENT_AGENT_PROCESS"
 class ProcessOrder:
     """The command line of a program, with exactly this environment; a `box` has a directory of its own.
 
-    The program inherits `descriptors`, which are closed here once it has started. `spare` says which
+    The program inherits `descriptors`, which are closed here once it has started. `spare` knows which
     processes outlive it. `bounded`: the limits of the box hold for it. A line of more than `longest_line`
     bytes is not taken for one.
     """
@@ -401,7 +401,7 @@ async def _started_in_box(
     try:
         await off_loop(work, interrupt=cancelled.set)
     except asyncio.CancelledError:
-        for process in started:  # it was just closed when the caller gave it up
+        for process in started:  # it was just closed when the caller left it
             discard(process)
         raise
     return started[0]

@@ -68,7 +68,7 @@ class BashTool:
         box: Callable[[], Box] | None = None,
         watch: CommandWatch | None = None,
     ) -> None:
-        """`box` returns the box that the shell starts in; it is asked beside the event loop.
+        """`box` returns the box that the shell starts in; it is called in a thread.
 
         `watch` looks before and after each command for files that other programs execute.
         """

@@ -41,7 +41,7 @@ class _AskArguments(Arguments):
 
 
 class AskParent(Tool):
-    """Asks the parent one question. The call waits for the answer within its time; other calls go on."""
+    """Asks the parent one question. The call waits for the answer within its time; other calls continue."""
 
     name = "ask_parent"
 
@@ -143,7 +143,7 @@ def _in_object(schema: Any) -> dict[str, Any]:
     }
 
 
-# -- The tool `agent_complete` of an agent that works by a contract, and the line that says the same.
+# -- The tool `agent_complete` of an agent that works by a contract, and the line that means the same.
 
 
 CONTRACT_COMPLETE = "[CONTRACT COMPLETE]"
@@ -187,7 +187,7 @@ class AgentComplete(Tool):
         return definition_of(self.name, about, _CompleteArguments)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Keep what is given, if it is valid and this agent's."""
+        """Keep the arguments, if they are valid and this agent's."""
         end = parse_arguments(_CompleteArguments, arguments)
         if end.agent_id != self._agent_id:
             raise BadArgument(f"`agent_id` must be your own: you are {self._agent_id}.")

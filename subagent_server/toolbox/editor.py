@@ -54,7 +54,7 @@ def replace_once(name: str, text: str, old: str, new: str) -> Edited:
     """Replace the only occurrence of `old`.
 
     Raises:
-        BadArgument: `old` is empty, changes nothing, or occurs not exactly once (at which lines is said).
+        BadArgument: `old` is empty, changes nothing, or occurs not exactly once (the sentence has the lines).
     """
     if not old:
         raise BadArgument("`old_str` is empty: give the text to replace, or use `insert` or `create`.")
@@ -238,7 +238,7 @@ def _write(temporary: PathInside, data: bytes, like: os.stat_result | None) -> N
         file.write(data)
         file.flush()
         if like is not None:
-            with suppress(PermissionError):  # only the superuser gives files away
+            with suppress(PermissionError):  # only the superuser may change the owner
                 os.fchown(descriptor, like.st_uid, like.st_gid)
             os.fchmod(descriptor, stat.S_IMODE(like.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
         os.fsync(descriptor)
@@ -354,7 +354,7 @@ class EditorTool(Tool):
     `read_only` roots are viewed only, and so is what other programs execute, but for the `lifted` paths. For
     files of that kind `watch` looks before and after each edit.
 
-    Without `edit` it offers `view` alone, by a definition of its own, and refuses the other commands; without
+    Without `edit` it has `view` alone, by a definition of its own, and refuses the other commands; without
     `view` it refuses that, and shows nothing of what it has changed.
     """
 
@@ -387,7 +387,7 @@ class EditorTool(Tool):
         return {"type": "text_editor_20250728", "name": self.name}
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Do one command; whatever is wrong with it is said in one sentence."""
+        """Do one command; whatever is wrong with it is answered in one sentence."""
         wanted = parse_arguments(_EditorArguments, arguments)
         command = self._commands.get(wanted.command)
         if command is None:

@@ -288,12 +288,12 @@ def program() -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a pattern of paths that stands for `text` and nothing else, in the language of ignore files."""
+    """Return a pattern of paths that matches `text` and nothing else, in the language of ignore files."""
     return "".join(f"\\{c}" if c.isascii() and not c.isalnum() and c != "/" else c for c in text)
 
 
 def ignoring(root: Path, *, include_ignored: bool | None) -> list[str]:
-    """Return the options that say which ignore files count for a search in `root` or below it.
+    """Return the options for which ignore files count in a search of `root` or below it.
 
     A `.gitignore` also counts outside of a repository, unless one lies above `root`: that of a home
     directory may name everything.

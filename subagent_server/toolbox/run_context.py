@@ -43,7 +43,7 @@ class RunContext(Protocol):
         """
 
     def adopt(self, messages: list[dict[str, Any]]) -> None:
-        """Begin the transcript with the conversation of the run that this one carries on."""
+        """Begin the transcript with the conversation of the run that this one continues."""
 
     def checkpoint(self) -> None:
         """Called before every model and tool call.
@@ -60,7 +60,7 @@ class RunContext(Protocol):
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether a question of the run is open, or a run that it has started goes on."""
+        """Whether a question of the run is open, or a run that it has started is live."""
 
     def session_opened(self, session_id: str) -> None:
         """Keep the name of the conversation that a program has begun, so that it can be resumed.
@@ -96,7 +96,7 @@ class RunContext(Protocol):
         """
 
     async def spare(self, seconds: float) -> None:
-        """Pause for a busy API: working time stands still meanwhile.
+        """Pause for a busy API: the clock of working time stops meanwhile.
 
         Raises:
             RunOver.
@@ -189,7 +189,7 @@ def check_asked(names: Collection[str], tools: Collection[Named]) -> None:
 
 @dataclass(frozen=True)
 class Permission:
-    """Whether a call is allowed; if not, `reason` says to the asker why."""
+    """Whether a call is allowed; if not, `reason` is for the asker."""
 
     allowed: bool
     reason: str = ""

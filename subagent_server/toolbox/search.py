@@ -51,7 +51,7 @@ class PathPattern:
     """
 
     def __init__(self, pattern: str) -> None:
-        """Read `pattern`. Raises ValueError, whose text says why it cannot be used."""
+        """Read `pattern`. Raises ValueError, whose text is why it cannot be used."""
         if len(pattern) > _MOST_PATTERN_CHARACTERS:
             raise ValueError(f"it has more than {_MOST_PATTERN_CHARACTERS:,} characters")
         self._alternatives = [_parts(text) for text in _expanded(pattern)]
@@ -130,7 +130,7 @@ _INCLUDE_IGNORED = "Also search what .gitignore, .ignore and .rgignore files nam
 
 
 class _Enough(Exception):
-    """The result is as long as it may be; the text says so to the model."""
+    """The result is as long as it may be; the text tells the model."""
 
 
 class _Result:
@@ -287,7 +287,7 @@ class GrepTool(_SearchTool):
         result.notes += rg.notes("use a simpler pattern or narrow the path")
 
     def _options(self, wanted: _GrepArguments, target: SearchTarget, files: PathPattern | None) -> list[str]:
-        """Return the options for ripgrep. A file is found by its name: no link is read in its place."""
+        """Return the options for ripgrep. A file is found by its name: no link is read instead of it."""
         options = [
             f"--regexp={wanted.pattern}",
             "--ignore-case" if wanted.ignore_case else "--case-sensitive",
@@ -332,7 +332,7 @@ def _printed(output: Iterable[bytes]) -> Iterator[_PrintedLine]:
 
 def _add_content(lines: Iterable[_PrintedLine], target: SearchTarget, result: _Result, context: int) -> None:
     """Add the lines that match, with the lines around them. Raises _Enough."""
-    held: list[_PrintedLine] = []  # they may stand before the next match, which may be one too many
+    held: list[_PrintedLine] = []  # they may belong before the next match, which may be one too many
     last = match = None
     for line in lines:
         if line.column is not None:
@@ -371,7 +371,7 @@ def _is_binary(file: PathInside) -> bool:
 
 
 def _fault_of(pattern: str) -> str | None:
-    """Return the fault of a pattern that ripgrep cannot be given, or would report at another place."""
+    """Return the fault of a pattern that ripgrep cannot take, or would report at another position."""
     if "\0" in pattern:
         return "it holds a NUL character, and files with such are binary"
     if "\n" in pattern:

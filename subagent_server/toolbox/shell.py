@@ -94,7 +94,7 @@ class OutputReader:
         return bool(chunk)
 
     def _absorb_pending(self) -> None:
-        """Read the bytes in the pipe now, and no more: a background job may go on printing for ever."""
+        """Read the bytes in the pipe now, and no more: a background job may keep printing for ever."""
         if self._descriptor < 0:
             return
         (pending,) = struct.unpack("i", fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(4)))

@@ -23,7 +23,7 @@ _MARKS = {"pending": " ", "in_progress": "~", "completed": "x"}
 
 
 class TodoItem(Arguments, alias_generator=to_camel):
-    """One entry, as `todo_write` gives it."""
+    """One entry, as `todo_write` gets it."""
 
     content: str = Field(min_length=1, max_length=MOST_CHARACTERS)
     status: Status = "pending"
@@ -79,7 +79,7 @@ class TodoList:
             self._note()
 
     def replace(self, todos: list[TodoItem]) -> str:
-        """Put a whole list in place of this one."""
+        """Replace this list by a whole one."""
         self.entries = {}
         for todo in todos:
             self._add(todo.model_dump(by_alias=True, exclude_none=True))

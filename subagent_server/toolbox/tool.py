@@ -41,7 +41,7 @@ class ToolResult:
         return cls([{"type": "text", "text": text}], is_error=True)
 
     def with_remark(self, remark: str) -> "ToolResult":
-        """Return the result with a remark behind it, if that says anything."""
+        """Return the result with a remark behind it, if that is not empty."""
         if not remark:
             return self
         return replace(self, content=[*self.content, {"type": "text", "text": remark}])
@@ -85,10 +85,10 @@ class Tool(Protocol):
 
 @dataclass(frozen=True)
 class RunTools:
-    """The tools of a run of the built-in loop, for an extension that changes what its MCP servers offer.
+    """The tools of a run of the built-in loop, for an extension that changes those of its MCP servers.
 
     `own` are the tools of the run itself, `listed` those of its MCP servers. Programs work in `box`, without
-    one with the rights of the user, and each is told to `watch`; processes that `spare` names outlive them.
+    one with the rights of the user. `watch` is notified of each; processes that `spare` names outlive them.
     `delegation` is None if the agent may start no others.
     `code` and `outputs` are directories of the run: for programs, and for texts too long for the model.
     """

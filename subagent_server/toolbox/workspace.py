@@ -84,7 +84,7 @@ def _is_repository(directory: int) -> bool:
     return makes_repository(names)
 
 
-# -- From what a model passed to a tool to checked values, or to one sentence that says what is wrong.
+# -- From what a model passed to a tool to checked values, or to one sentence on what is wrong.
 
 
 class Arguments(BaseModel):
@@ -131,7 +131,7 @@ def _check_unicode(name: str, value: object) -> None:
         ) from error
 
 
-# -- Blocking work beside the event loop that never outlives its caller.
+# -- Blocking work in a thread that never outlives its caller.
 
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ async def off_loop(work: Callable[[], T], *, interrupt: Callable[[], object] | N
     """Run `work` in a thread and return what it returns.
 
     If the caller is cancelled, `interrupt` is called and the end of `work` is awaited before the cancellation
-    goes on: no thread is left behind.
+    continues: no thread is left behind.
     """
     future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
@@ -161,7 +161,7 @@ async def off_loop(work: Callable[[], T], *, interrupt: Callable[[], object] | N
 
 @asynccontextmanager
 async def entered_off_loop(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """Enter and leave a context by blocking work beside the event loop; it does not hear of exceptions."""
+    """Enter and leave a context by blocking work in a thread; it does not learn of exceptions."""
     value = await off_loop(manager.__enter__)
     try:
         yield value

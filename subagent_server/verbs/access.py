@@ -134,8 +134,8 @@ def check_open(caller: Caller, meta: RunMeta) -> None:
 
 # -- Whose a run is: its parent's, for as long as the process lives through which the parent started it.
 #
-# A parent hears its own runs, and the runs whose parent has gone: nothing is lost with a server, and two
-# parents of one root do not answer each other's questions.
+# A parent gets the news of its own runs, and of the runs whose parent has gone: nothing is lost with a
+# server, and two parents of one root do not answer each other's questions.
 
 
 COMMAND_LINE = "command line"
@@ -198,9 +198,9 @@ def others_sentence(working: int, asking: int) -> str | None:
 
 # -- The questions and ends that a parent has been shown, so that each is reported once.
 #
-# A connection remembers it. A cursor says the same in a short text, for a parent that comes to another
+# A connection remembers it. A cursor holds the same in a short text, for a parent that comes to another
 # server: `r654xt` is a run at work, `r654xt.7` one whose questions up to revision 7 were shown, `r654xt.e`
-# one whose end was shown. The last part of an id stands for the id, as in lists for people.
+# one whose end was shown. The last part of an id means the id, as in lists for people.
 
 
 UNSEEN = -1
@@ -240,7 +240,7 @@ class ShownRuns:
         return ShownRuns({run_id: self.revision(run_id) for run_id in run_ids})
 
     def cursor(self) -> str:
-        """Return the text that stands for this."""
+        """Return this as a text."""
         uses = Counter(map(_tail, self._revisions))
         return ",".join(
             (_tail(run_id) if uses[_tail(run_id)] == 1 else run_id) + _suffix(revision)
@@ -249,7 +249,7 @@ class ShownRuns:
 
 
 def read_cursor(cursor: str, store: RunStore, known: Iterable[str]) -> ShownRuns:
-    """Return what a cursor stands for. The `known` runs are looked at first; a run that is gone is left out.
+    """Return what a cursor means. The `known` runs are looked at first; a run that is gone is left out.
 
     Raises:
         BadArgument: no answer of `wait_for_runs` had this cursor.
@@ -263,13 +263,13 @@ def read_cursor(cursor: str, store: RunStore, known: Iterable[str]) -> ShownRuns
     found |= _named(missing, store.newest_first()) if missing else {}
     shown = ShownRuns()
     for name, run_ids in found.items():
-        for run_id in run_ids:  # a name that fits several runs says nothing: rather twice than never
+        for run_id in run_ids:  # a name that fits several runs is ambiguous: rather twice than never
             shown.note(run_id, revisions[name] if len(run_ids) == 1 else UNSEEN)
     return shown
 
 
 def _named(names: Iterable[str], run_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return the runs that each name, an id or the last part of one, stands for, if there are any."""
+    """Return the runs that each name, an id or the last part of one, can mean, if there are any."""
     wanted = set(names)
     found: dict[str, list[str]] = {}
     for run_id in dict.fromkeys(run_ids):

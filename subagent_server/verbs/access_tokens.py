@@ -1,8 +1,8 @@
 """Who may open the page: a browser that came with a one-time code, which only this user can make.
 
 `subagent page` writes a code into a directory of this user alone and opens the page with the code in the
-fragment of the address, which reaches neither a server nor a log. The page gives the code to the server for a
-session. A server says in the directory where it listens, and by which process, and a code is for that process
+fragment of the address, which reaches neither a server nor a log. The page sends the code to the server for a
+session. A server writes into the directory where it listens, and by which process. A code is for that process
 alone: another one that has taken the port can do nothing with it, there or elsewhere.
 
 Sessions live in the memory of the server and end with it, so their secrets are worth nothing to who takes the
@@ -200,7 +200,7 @@ def parent_by_token(file: Path, token: bytes) -> str | None:
         TokensNotUsable.
     """
     found, digest = None, sha256(token).digest()
-    for name, known in read_tokens(file).items():  # all: the time says nothing of which one fits
+    for name, known in read_tokens(file).items():  # all: the time must not show which one fits
         if hmac.compare_digest(sha256(known.encode()).digest(), digest):
             found = name
     return found

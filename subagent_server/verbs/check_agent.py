@@ -1,4 +1,4 @@
-"""Checking an agent: says, without a start, why a start would refuse it, and what its file names in vain.
+"""Checking an agent: why a start would refuse it, and what its file names in vain, without a start.
 
 `subagent agents`, `doctor`, `serve --config`, the list of tools and the start itself ask here, so that they
 cannot differ. Whether a person trusts the agent is judged in `verbs/trust_check.py`.
@@ -105,7 +105,7 @@ class Refusal:
     """One reason why runs of an agent are refused, as a sentence.
 
     `key` is spelled as in `AgentDefinition.lines`; a fault of the file, which was noted with its line when
-    the file was read, has none. `in_file` says that the file is to blame, and not its surroundings.
+    the file was read, has none. With `in_file` the file is to blame, and not its surroundings.
     """
 
     sentence: str
@@ -117,7 +117,7 @@ class Refusal:
 class CheckedAgent:
     """An agent as a run of it would get it, with its named servers and its variables replaced.
 
-    `doubt` says that it, or a server that it names, is not trusted: then nothing is started at all. `cwd` is
+    With a `doubt` it, or a server that it names, is not trusted: then nothing is started at all. `cwd` is
     the directory that its file names, whether or not it is there.
     """
 
@@ -128,7 +128,7 @@ class CheckedAgent:
     missing_tools: list[MissingName] = field(default_factory=list)
     missing_agents: list[MissingName] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
-    """By key, a sentence on what nothing here has, or nobody tells. The agent runs all the same."""
+    """By key, a sentence on a name that nothing here has, or may not have. The agent runs all the same."""
 
     @property
     def lacks_cwd(self) -> bool:
@@ -141,12 +141,12 @@ class CheckedAgent:
         return "\n".join(refusal.sentence for refusal in self.refusals)
 
     def line_of(self, key: str) -> int | None:
-        """Return the line of a key in the agent's file, or that of the key that it stands in, if known."""
+        """Return the line of a key in the agent's file, or that of the key that it is inside, if known."""
         return self.agent.lines.get(key) or self.agent.lines.get(key.partition(".")[0])
 
     @property
     def description(self) -> str:
-        """The description for models: it says first that a call is refused, and last what is missing."""
+        """The description for models: first that a call is refused, and last what is missing."""
         text = self.agent.description or f"Run the agent {self.agent.name}."
         if self.doubt is not None:
             text = f"{_refused_call(self.doubt)}\n{text}"
@@ -157,7 +157,7 @@ class CheckedAgent:
 
 
 class AgentChecker:
-    """Checks agents for one answer or one start: files, trust and places of programs are looked up once."""
+    """Checks agents for one answer or one start: files, trust and paths of programs are looked up once."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -177,9 +177,9 @@ class AgentChecker:
     ) -> CheckedAgent:
         """Return an agent with everything that a start would refuse it for.
 
-        `elsewhere` says that the caller names a directory, so that of the file does not count; `is_asked_for`
-        that the caller names this very definition, so that it needs no trust. `asks_program` says that the
-        program of the agent may be executed for its version, if the agent is trusted.
+        With `elsewhere` the caller names a directory, so that of the file does not count; with `is_asked_for`
+        the caller names this very definition, so that it needs no trust. With `asks_program` the program of
+        the agent may be executed for its version, if the agent is trusted.
         """
         # 1. The file alone, and whether it may be used.
         doubt = None if is_asked_for else self._trust_check.doubt(agent)
@@ -270,7 +270,7 @@ class AgentChecker:
         environment, name = self._environment(agent), agent.api_key_env
         key = environment.get(name, "").strip()
         if not name.isidentifier():
-            pass  # a fault of the file says so
+            pass  # a fault of the file reports it
         elif not key:
             todo = f"set {name} where the server or the command is started"
             yield _no_model("apiKeyEnv", f"{name} is not set", todo)
@@ -401,7 +401,7 @@ class AgentChecker:
 
 
 class RunnerChecks(Protocol):
-    """What the module of an extension says of agents whose runs its runners carry out."""
+    """What the module of an extension knows of agents whose runs its runners carry out."""
 
     def unkept_keys(self, agent: AgentDefinition) -> dict[str, str]:
         """Return the keys that the runner cannot keep, each with a sentence."""
@@ -418,7 +418,7 @@ class RunnerChecks(Protocol):
     def too_old(
         self, agent: AgentDefinition, environment: Mapping[str, str], written: Sequence[Path]
     ) -> tuple[str | None, str | None]:
-        """Return why the program is too old, and a doubt if it does not tell its version."""
+        """Return why the program is too old, and a doubt if it does not print its version."""
 
 
 def _runner_checks(agent: AgentDefinition) -> RunnerChecks | None:
@@ -470,7 +470,7 @@ def _no_model(key: str, why: str, todo: str) -> Refusal:
 
 
 def says_refused(description: str) -> bool:
-    """Whether the description of an agent as it is shown says first that a call is refused."""
+    """Whether the description of an agent as it is shown begins with a refusal of calls."""
     return description.startswith(_REFUSED_CALL)
 
 

@@ -45,7 +45,7 @@ def check_nodes(service: Service) -> Iterator[NodeReport]:
     """Yield a report of each node that runs may be put on, as it comes.
 
     Raises:
-        BadArgument: the runs of `service` work here, or its launcher does not say where.
+        BadArgument: the runs of `service` work here, or its launcher does not know where.
         BadSlurmSettings, ForeignRoot, StorageFailed, OSError.
     """
     launcher = launcher_for(service.settings, None, service.launcher)

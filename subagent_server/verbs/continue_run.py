@@ -67,8 +67,8 @@ class ContinueOrder:
     """The order to continue a run. Without a `prompt` the run continues from the point of the cut.
 
     `inputs` are paths relative to the old run's directory. Without a `label` the old label is kept. With
-    `stored_agent` an agent whose file is gone is taken as stored in the old run. `agent` is a definition in
-    the place of that in its file: what a program's call is known by. The others are as in `StartOrder`.
+    `stored_agent` an agent whose file is gone is taken as stored in the old run. `agent` is a definition to
+    use instead of that in its file: what a program's call is known by. The others are as in `StartOrder`.
     """
 
     run_id: str
@@ -85,11 +85,11 @@ class ContinueOrder:
 
 
 def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
-    """Start a run that carries on an ended run, and return its first state.
+    """Start a run that continues an ended run, and return its first state.
 
     The new run has the conversation and the working directory of the old run, the environment and the parent
     of the caller, and the agent as its file is now. If the caller is a run, the new run stays in the caller's
-    directory. The new run waits in `ready` until no process of the old run is left. A run may be carried on
+    directory. The new run waits in `ready` until no process of the old run is left. A run may be continued
     several times; the new runs know nothing of each other.
 
     Raises:
@@ -180,7 +180,7 @@ def _continued_once(store: RunStore, run_id: str, start: Callable[[], RunMeta], 
 
     Raises:
         CallerError: there is one.
-        UnreadableMeta: nobody can say whether there is one.
+        UnreadableMeta: it cannot be found out whether there is one.
     """
     run = store.paths.run(run_id)
     with exclusive(run.tree_lock):
@@ -241,7 +241,7 @@ def _agent_now(
     In that case a warning comes with it. The agent of a contract has no file and is known here.
 
     A definition stored in a run directory decides nothing by itself. A run may not ask for the stored
-    definition: its agents come from the same place as all agents of its tree.
+    definition: its agents come from the same directories as all agents of its tree.
 
     Raises:
         UnknownAgent: there is a file of this name, which cannot be read.
@@ -305,7 +305,7 @@ def order_of(
 ) -> StartOrder:
     """Return the order that run `run_id` was started by, for the agent as its file is now.
 
-    `cwd` takes the place of the directory on record, as of a moved project. `script` plays its model.
+    `cwd` replaces the directory on record, as of a moved project. `script` plays its model.
 
     What is read is data of the run directory: it names an agent of the caller, whom a start judges as ever.
 

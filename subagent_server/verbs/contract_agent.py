@@ -1,4 +1,4 @@
-"""The agent of `agent_start`: it has no file, only a model, and its run is given a contract as its prompt."""
+"""The agent of `agent_start`: it has no file, only a model, and the prompt of its run is a contract."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -73,7 +73,7 @@ def agent_statuses(
 ) -> list[tuple[AgentStatus, RunMeta | None]]:
     """Return the statuses of agents in their order, each with the state of its run.
 
-    One that cannot be read says so in its own object.
+    One that cannot be read has the error in its own object.
 
     `url` is the address of this server, for the addresses of payloads.
 

@@ -38,7 +38,7 @@ from subagent_server.verbs.service import Service
 def stop(service: Service, run_id: str, reason: str | None = None, caller: Caller = USER) -> Observed:
     """End a run and its children. An ended run is returned unchanged.
 
-    Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone.
+    Its processes get TERM and, 10 s later, KILL; `live` is False only if they are gone.
 
     Raises:
         BadArgument: the reason is too long.
@@ -59,7 +59,7 @@ def suspended_shim(service: Service, run_id: str) -> int | None:
     return shim.pid if shim is not None and processes.is_stopped(shim) else None
 
 
-# -- The verb `update_status`: a program says from outside the built-in loop how its run goes on, or ends it.
+# -- The verb `update_status`: a program outside the built-in loop reports progress, or ends its run.
 
 
 Reported = Literal["running", "completed", "failed"]
@@ -74,7 +74,7 @@ def update_status(
     caller: Caller = USER,
     structured: dict[str, Any] | None = None,
 ) -> Observed:
-    """Record that a run goes on, is done, or failed. An end is final; a second end changes nothing.
+    """Record that a run is at work, is done, or failed. An end is final; a second end changes nothing.
 
     A long summary is cut in the state; the result of an end has all of it. `structured` is what
     `structured_result` has made of the payload.

@@ -1,6 +1,6 @@
 """The doctor: checks the files of runs, for kill tests, property tests, CI and bug reports.
 
-Each check names a defect in a sentence; without any defect the run is as SPEC section 4 says.
+Each check names a defect in a sentence; without any defect the run is as SPEC section 4 defines.
 
 Tested in `tests/cli/test_doctor.py`; the tests in `tests/faults/` and `tests/soak/` rely on it.
 """
@@ -164,7 +164,7 @@ def _ending(case: _Case) -> Iterator[str]:
 
 
 def _journal(case: _Case) -> Iterator[str]:
-    """Numbers are dense, and a run that is over says so once, truthfully, at the end."""
+    """Numbers are dense, and a run that is over has one event of its end, the true one, as its last."""
     events = list(durable.records(case.run.events))
     numbers = [event.get("seq") for event in events]
     if numbers != list(range(1, len(numbers) + 1)):
@@ -205,7 +205,7 @@ def _sums(usage: Usage) -> str:
 
 
 def _processes(case: _Case) -> Iterator[str]:
-    """A finished run has no process, no lock and no place among the live; an unfinished run lives."""
+    """A finished run has no process, no lock and no mark of a live run; an unfinished run lives."""
     if not case.meta.status.is_terminal and case.observed.live is False:
         yield f"it is {case.meta.status}, and nobody works on it"
     if not case.is_over:
@@ -244,7 +244,7 @@ def _children(case: _Case) -> Iterator[str]:
 
 
 def _secrets(case: _Case) -> Iterator[str]:
-    """No value of a secret variable of this process stands in any file of the run."""
+    """No value of a secret variable of this process is in any file of the run."""
     for file in case.run.files.files_below(_DEEPEST) if case.secrets else ():
         with suppress(OSError):  # not a file that we wrote, or larger than is searched
             content = file.read(_LARGEST_SEARCHED)

@@ -37,9 +37,9 @@ from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service
 
 MAX_FILE_BYTES = 64 << 20
-"""A larger file of a run is left out, and said."""
+"""A larger file of a run is left out, and reported."""
 MAX_FILES = 2_000
-"""Of one run; the rest is left out, and said."""
+"""Of one run; the rest is left out, and reported."""
 _DEEPEST = 3
 
 
@@ -105,7 +105,7 @@ Record = dict[str, Any]
 
 
 def inspect_log(store: RunStore, metas: Iterable[RunMeta]) -> Record:
-    """Return the log of runs, of which the first gives the log its name and its status."""
+    """Return the log of runs, of which the first determines the name and the status of the log."""
     runs = list(metas)
     samples = [_sample(store, meta) for meta in runs]
     first, whole = runs[0], samples[0]
@@ -238,7 +238,7 @@ def _usage(usage: Usage) -> Record:
 #
 # Names and attributes are those of the GenAI conventions of OpenTelemetry (https://github.com/open-
 # telemetry/semantic-conventions-genai); names that these lack begin with `subagent.`. Ids are digests of
-# the ids of runs and calls, so a run that is exported again gives the same spans.
+# the ids of runs and calls, so a run that is exported again has the same spans.
 
 
 VARIABLE = "SUBAGENT_OTLP"
@@ -399,7 +399,7 @@ def _spans(store: RunStore, meta: RunMeta, *, with_content: bool) -> Iterator[Sp
 
 
 def _with_usage(chat: Span, before: Usage, total: Usage, spoken: list[Event]) -> Span:
-    """Return the span of a call with all that was told of it: a program may tell its usage several times."""
+    """Return the span of a call with all reports of it: a program may report its usage several times."""
     used = {} if total == before else _tokens(total.less(before))
     chat["attributes"] += _attributes({**used, "gen_ai.output.messages": spoken or None})
     return chat

@@ -24,7 +24,7 @@ _MOST = 10_000
 
 
 class FlowCall(Record):
-    """One call. `state` says what became of it: `new`, `recorded`, `resumed` or `running`."""
+    """One call. `state` is what became of it: `new`, `recorded`, `resumed` or `running`."""
 
     agent: str
     state: str
@@ -48,7 +48,7 @@ def flow_calls(store: RunStore, run_id: str) -> list[FlowCall]:
 
 
 def _with_run(store: RunStore, call: FlowCall) -> FlowCall:
-    """Return a call with how its run stands."""
+    """Return a call with the state of its run."""
     try:
         meta = store.read(call.called_run_id or "")
     except SubagentError:

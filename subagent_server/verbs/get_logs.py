@@ -137,12 +137,12 @@ class JournalNews:
 
 
 class JournalFollower:
-    """Follows the journal of a run from a place on. Used by one thread at a time."""
+    """Follows the journal of a run from a position on. Used by one thread at a time."""
 
     def __init__(self, store: RunStore, run_id: str, position: JournalPosition | None = None) -> None:
         self._run = store.paths.run(run_id)
         self.position = position or _end(self._run)
-        """How far it has come; without a place to begin at: where the journal ends now."""
+        """How far it has come; without a position to begin at: where the journal ends now."""
 
     def news(self) -> JournalNews:
         """Return the events since the last look; a journal that cannot be read has none."""

@@ -1,4 +1,4 @@
-"""What the starter of a run gives it: prompt, label and files, which reach the disk without secrets."""
+"""What a run gets from its starter: prompt, label and files, which reach the disk without secrets."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
 """What a run leaves behind that other programs execute.
 
-Such files are moved away or named, and given back to a person who wants them. During the run its worker
+Such files are moved away or named, and restored for a person who wants them. During the run its worker
 watches for them (`worker/protected_paths.py`); what a killed worker left undone is done here.
 
 Tested in `tests/sandbox/test_executed_changes.py`.
@@ -33,12 +33,12 @@ from subagent_server.verbs.access import Caller, NotAllowed
 from subagent_server.worktrees.store_of_run import is_pointer
 
 MAX_SHOWN = 20
-"""How many files are named; of more, the number is said."""
+"""How many files are named; of more, only the number is shown."""
 MAX_PATH_CHARACTERS = 300
 
 
 def look_for_run(store: RunStore, cwd: Path, hooks: tuple[str, ...] = ()) -> Seen:
-    """Return what can run code in the directory of a run, given by its real path. Blocking, up to 0.5 s.
+    """Return what can run code in the directory of a run (its real path). Blocking, up to 0.5 s.
 
     `hooks` are what `own_hooks` has found before the run. Runs roots are left out, and our state directory,
     in which worktrees are: what other runs do there is their own business.
@@ -68,7 +68,7 @@ def left_behind(
 ) -> None:
     """Move away what came during a command whose worker was killed, and record what else the run has left.
 
-    Without a first look only times tell what is new. What came is moved if this is `at_once` after the end:
+    Without a first look only times show what is new. What came is moved if this is `at_once` after the end:
     later, it may be the person's. After a restart of the machine nothing is looked at: all its runs died at
     once, and one list reads them. Blocking, up to 0.5 s.
 
@@ -99,7 +99,7 @@ def left_behind(
 
 
 def _lifted(agent: dict[str, Any]) -> list[str]:
-    """Return the paths below the directory that a recorded agent gives free; the record is data."""
+    """Return the paths below the directory that a recorded agent allows; the record is data."""
     paths = agent.get("sandboxWrite")
     named = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
     return [path for path in named if not path.startswith(("/", "~/"))]
@@ -141,11 +141,11 @@ def quarantined(run: RunPaths, cwd: Path) -> list[str]:
 
 
 def restore(store: RunStore, run_id: str, name: str, caller: Caller) -> Path:
-    """Give back what is in the quarantine of a run under a number, or the last one of that path.
+    """Restore what is in the quarantine of a run under a number, or the last one of that path.
 
     Raises:
         NotAllowed: the caller is a run.
-        BadArgument: there is no such thing, or it cannot be given back.
+        BadArgument: there is no such thing, or it cannot be restored.
         UnreadableMeta, ForeignRoot.
     """
     if caller.is_child:

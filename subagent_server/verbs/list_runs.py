@@ -38,7 +38,7 @@ _ENDED = 2
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs to list: the runs in any of these statuses (if given) and of this agent (if named)."""
+    """Which runs to list: the runs in any of these statuses (if any) and of this agent (if named)."""
 
     statuses: frozenset[Status] = frozenset()
     agent: str | None = None
@@ -101,11 +101,11 @@ def _look(
 
 
 class RunList:
-    """The runs of a root that the caller may open, as they are now; without `everyone`, only those it hears.
+    """The runs of a root that the caller may open, as they are now; without `everyone`, only its own.
 
     `active` are the unfinished runs: first runs that need an answer, then working runs, then runs being
     ended. `over()` yields the others, the newest first, and reads them one by one. `left_out` are the
-    unfinished runs of other parents. `is_cut` says that `over()` came to its bound; with `whole` it has none.
+    unfinished runs of other parents. `is_cut`: `over()` came to its bound; with `whole` it has none.
     Runs whose ids are not `named` so are not looked at.
     """
 
@@ -237,7 +237,7 @@ def _urgency(row: RunRow) -> int:
 
 @dataclass
 class Sum:
-    """Runs added up. `seconds`: how long the ended runs took together. A figure without any part is None."""
+    """Runs added up. `seconds`: how long the ended runs took together. A number without any part is None."""
 
     runs: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: {"completed": 0, "failed": 0, "stopped": 0})
@@ -256,7 +256,7 @@ class Sum:
         self.usage = self.usage.plus(run.usage.model_copy(update={"at_least": ()}))
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the sum. `atLeast` names the figures of which a part is not known."""
+        """Return the JSON object of the sum. `atLeast` names the numbers of which a part is not known."""
         usage = self.usage.to_wire()
         known = {name: usage[name] for name in (*TOKENS, "costUsd") if name in usage}
         least = [name for name in self.usage.at_least if known.get(name) is not None]
@@ -315,19 +315,19 @@ def stats(store: RunStore, *, since: datetime | None = None, agent: str | None =
     return found
 
 
-# -- The figures by which runs are compared.
+# -- The numbers by which runs are compared.
 
 
 _OWN = ("turns", "toolCalls")
-"""Figures that are those of the run alone."""
+"""Numbers that are those of the run alone."""
 _MOST_NAMES = 200
 _NAME_CHARACTERS = 200
 
 
 class RunTotals(Record):
-    """The known figures of a run; tokens and cost are those of its tree, turns and tools its own.
+    """The known numbers of a run; tokens and cost are those of its tree, turns and tools its own.
 
-    `model` is None if the journal names no model, a figure if it is unknown.
+    `model` is None if the journal names no model, a number if it is unknown.
     `at_least` names the sums of which a part is not known. `result` is the text, or the structured value, of
     a run that has one.
     """
@@ -353,7 +353,7 @@ class RunTotals(Record):
 
 
 def run_totals(service: Service, observed: Observed) -> RunTotals:
-    """Return the figures of a run, those so far if it has not ended.
+    """Return the numbers of a run, those so far if it has not ended.
 
     Raises:
         UnreadableMeta: its result cannot be read.
@@ -390,7 +390,7 @@ def _from_journal(run: RunPaths) -> tuple[str | None, dict[str, int]]:
     """Return the model, and how often each tool was called; a journal is data, so names are bounded."""
     model: str | None = None
     tools: Counter[str] = Counter()
-    with suppress(OSError):  # one that is damaged tells no more
+    with suppress(OSError):  # one that is damaged shows no more
         for event in durable.records(run.events):
             if event.get("type") == "run_started" and isinstance(event.get("model"), str):
                 model = event["model"][:_NAME_CHARACTERS]

@@ -3,9 +3,9 @@
     others = enter(state_directory, LiveRun(this_process(), root, agents=[...], writes=[cwd]))
 
 A run of one root may work in a directory that holds the root or the agents of another run, so each start
-notes its places in one file of the user's state directory and reads those of the others. An entry counts as
-long as its worker lives: a run that has ended holds nothing, and nobody has to remove its entry. Of each root
-the last one stays, for a run that works where the root lies.
+notes its directories in one file of the user's state directory and reads those of the others. An entry counts
+as long as its worker lives: a run that has ended holds nothing, and nobody has to remove its entry. Of each
+root the last one stays, for a run that works where the root lies.
 """
 
 import json
@@ -126,7 +126,7 @@ def live_runs(state_directory: Path | None) -> list[LiveRun]:
 
 
 def known_roots(state_directory: Path | None) -> list[Path]:
-    """Return the runs roots of live and ended runs of this user; a place may be no root any more."""
+    """Return the runs roots of live and ended runs of this user; a path may be no root any more."""
     return list(dict.fromkeys(run.root for run in _noted(state_directory)))
 
 

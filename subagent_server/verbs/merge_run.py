@@ -32,7 +32,7 @@ _SUBJECT_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Merged:
-    """A merge that is done: `commit` is where the working copy `into` stands now."""
+    """A merge that is done: `commit` is what the working copy `into` has checked out now."""
 
     run_id: str
     branch: str

@@ -48,7 +48,7 @@ def new_agent(service: Service, name: str, source: str | None) -> NewAgent:
         where = "" if present.source is None else f" in {shown(present.source)}"
         raise BadArgument(f"There is an agent {name} already{where}: edit that file, or take another name.")
     text = template(name) if source is None else copied(_find(service, source), name)
-    # 2. What is trusted now: after the file is made, nobody can tell it from what has come meanwhile.
+    # 2. What is trusted now: after the file is made, it cannot be distinguished from what came meanwhile.
     settings = service.settings
     before = _coverage(settings)
     # 3. The file.
@@ -105,4 +105,4 @@ def _coverage(settings: Settings) -> Coverage | None:
     try:
         return coverage(settings, settings.cwd)
     except SubagentError:
-        return None  # nothing can be trusted here, and the first run says why
+        return None  # nothing can be trusted here, and the first run reports why

@@ -1,6 +1,6 @@
-"""What the user alone says about runs: hooks, and where a run works (this machine, Slurm, a host of `ssh`).
+"""What the user alone sets for runs: hooks, and where a run works (this machine, Slurm, a host of `ssh`).
 
-`hooks.json` and `slurm.json` lie beside the file of trusted directories, never in a repository. `placement`
+`hooks.json` and `slurm.json` lie next to the file of trusted directories, never in a repository. `placement`
 of the agent's file comes before `--launcher` and `SUBAGENT_LAUNCHER`. What an agent file may ask of Slurm is
 a closed table, checked by pattern; free options are those of the user's own `slurm.json`.
 
@@ -33,7 +33,7 @@ class _NotUsed(Exception):
 
 
 def _own(settings: Settings, name: str, parse: Callable[[bytes], T], usual: T) -> T:
-    """Return what a file of the user says, as `parse` reads it; `usual` without the file. Raises _NotUsed."""
+    """Return the content of a file of the user, as `parse` reads it; `usual` without it. Raises _NotUsed."""
     if settings.trust_file is None:
         return usual
     path = settings.trust_file.with_name(name)
@@ -59,9 +59,9 @@ _PASSED_ON = (
 
 
 def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
-    """Return what a run is given of the hooks, and a warning if the file of the user cannot be used.
+    """Return the hooks for a run, and a warning if the file of the user cannot be used.
 
-    A run hands on what it was given itself.
+    A run hands on the hooks that it got itself.
     """
     if settings.is_of_a_run:
         return settings.environment.get(cleanup.VARIABLE, ""), []

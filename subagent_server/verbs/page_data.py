@@ -151,7 +151,7 @@ MAX_WORDS_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class OlderRuns:
-    """Rows of a part, the newest first; `before` leads to the next part, None says that there is none."""
+    """Rows of a part, the newest first; `before` leads to the next part, None if there is none."""
 
     rows: list[dict[str, Any]]
     looked_at: int

@@ -63,7 +63,7 @@ def ask_as_child(
 ) -> Observed:
     """Record a question asked through a tool, and return the run with the question as its last message.
 
-    The question waits as long as the agent's file says.
+    The question waits as long as the agent's file sets.
 
     Raises:
         BadArgument, TooManyQuestions, IllegalTransition, InvalidRunId, UnknownRun, UnreadableMeta.
@@ -111,7 +111,7 @@ def reply(
 
 
 def masked_note(meta: RunMeta, answer: str) -> str:
-    """Return what to add to the news of a recorded answer, if it stands in `meta` without its secrets."""
+    """Return what to add to the news of a recorded answer, if `meta` has it without its secrets."""
     if any(message.answer_content == answer for message in meta.messages):
         return ""
     return f", with {MASK} in place of what is secret in it"

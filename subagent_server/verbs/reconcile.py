@@ -51,13 +51,13 @@ def read_exit(run: RunPaths) -> dict[str, Any]:
 
 
 def tree_is_gone(run: RunPaths) -> bool:
-    """Whether the record says that no process of a run is left."""
+    """Whether no process of a run is left, by its record."""
     return read_exit(run).get("treeGone") is True
 
 
 # -- The tree of runs below a run, children and their children: walking the tree, and its cost.
 #
-# A state on disk holds the cost of a tree at its last transition (`withDescendants`); live figures come
+# A state on disk holds the cost of a tree at its last transition (`withDescendants`); live numbers come
 # from the journals of the runs still working (SPEC section 4).
 
 
@@ -102,7 +102,7 @@ def subtree(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
 def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
     """Return the cost of a run and all runs below up to now.
 
-    The state of a run that has ended gives the figure, once it and its children can no longer work.
+    The state of a run that has ended has the sum, once it and its children can no longer work.
     """
     if meta.status.is_terminal:
         family = (meta.run_id, *store.children_of(meta.run_id))
@@ -163,15 +163,15 @@ OVERDUE_SECONDS = 5.0
 EXIT_STORAGE = 74
 """The exit code of a worker that could not write its end: that of sysexits.h for faults of files."""
 _EXIT_SECONDS = 5.0
-"""How long a killed worker may take to give back its locks, such as that of its worktree."""
+"""How long a killed worker may take to release its locks, such as that of its worktree."""
 
 
 @dataclass(frozen=True)
 class Observed:
     """A run as it is: its state, and whether its processes live.
 
-    `live` is None if that cannot be known here: they are on another host, or the root is foreign. `reason`
-    says why, or what the run waits for, and `node` is the host that they are on, if it is another one.
+    `live` is None if that cannot be known here: they are on another host, or the root is foreign. `reason` is
+    why, or what the run waits for, and `node` is the host that they are on, if it is another one.
     """
 
     meta: RunMeta
@@ -255,9 +255,9 @@ def _unrecorded(store: RunStore, run: RunPaths, fault: str) -> Observed:
 def _reconciled_elsewhere(
     store: RunStore, run: RunPaths, meta: RunMeta, launch: LaunchInfo, *, is_gone: bool = False
 ) -> Observed:
-    """Compare the record of a run with what is heard of another host. Nothing is swept or locked there.
+    """Compare the record of a run with what another host lets know. Nothing is swept or locked there.
 
-    With `is_gone` a person says that the host is gone: without a heartbeat there is no other proof.
+    With `is_gone` a person vouches that the host is gone: without a heartbeat there is no other proof.
     """
     node = _node_of(run) or None
     host = node or visible(launch.host[:_MOST_NAME])
@@ -293,7 +293,7 @@ def declare_host_gone(service: Service, run_id: str, caller: Caller) -> None:
     """End a run, and those below it, at the word of a person: their host is gone for good.
 
     Raises:
-        BadArgument: a run says so, or it is on this host, or has a heartbeat, which says more.
+        BadArgument: the caller is a run, or the run is on this host, or has a heartbeat, the better proof.
         InvalidRunId, UnknownRun, UnreadableMeta, ForeignRoot, StorageFailed, LockTimeout.
     """
     if caller.is_child:
@@ -316,7 +316,7 @@ def declare_host_gone(service: Service, run_id: str, caller: Caller) -> None:
 def is_over(run: RunPaths, status: Status, *, is_marked: bool) -> bool:
     """Whether nothing of a run is left to reconcile, in any case: the run has ended, and its tree is gone.
 
-    `is_marked` says that the run still has its change mark, which a reader has to remove.
+    With `is_marked` the run still has its change mark, which a reader has to remove.
     """
     return status.is_terminal and not is_marked and tree_is_gone(run)
 
@@ -472,7 +472,7 @@ def _finish_tree(store: RunStore, run: RunPaths, meta: RunMeta, node: str = "") 
 
 def _record_gone(run: RunPaths) -> bool:
     """Record that nothing of the run lives; False if the disk refuses, and the next reader records it."""
-    with exclusive(run.meta_lock):  # the record that the shim wrote before it died says more
+    with exclusive(run.meta_lock):  # the record that the shim wrote before it died has more
         record = {"workerStarted": "worker" in marks.read_shim(run), **read_exit(run), "treeGone": True}
         try:
             run.sync_journal()
@@ -574,7 +574,7 @@ def elsewhere(run: RunPaths, meta: RunMeta) -> LaunchInfo | None:
 
 
 def _node_of(run: RunPaths) -> str:
-    """Return the host on which the shim of a run said to be; empty without one."""
+    """Return the host on which the shim of a run recorded to be; empty without one."""
     shim = marks.shim_on_record(run)
     return "" if shim is None else visible(shim.host[:_MOST_NAME])
 
@@ -591,9 +591,9 @@ def _look_elsewhere(run: RunPaths, meta: RunMeta, kind: str, lease: float) -> tu
     age = beat.age(run, run.beat)
     if age is not None and abs(age) < lease / FRESH:
         return True, None
-    # 3. The engine: a script that ended on a living node is proof, and any other word is none. It is asked
-    #    after the look at the lock, which a starter gives back once the engine has its job.
-    is_starting = age is None and locks.is_held(run.live_lock)  # a free lock says nothing
+    # 3. The engine: a script that ended on a living node is proof, and any other answer is none. It is asked
+    #    after the look at the lock, which a starter releases once the engine has its job.
+    is_starting = age is None and locks.is_held(run.live_lock)  # a free lock proves nothing
     sight = _sight(kind, run.run_id)
     if sight.state in ("waiting", "ended"):
         return sight.state == "waiting", sight.words

@@ -70,7 +70,7 @@ class Age:
 
 @dataclass(frozen=True)
 class Pruned:
-    """A run that was (or would be) removed; `why` gives the reason if an old run stays."""
+    """A run that was (or would be) removed; `why` is the reason if an old run stays."""
 
     run_id: str
     why: str | None = None
@@ -79,7 +79,7 @@ class Pruned:
 def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None:
     """Remove a finished run with its worktree and branch, or a run with an unreadable state.
 
-    `drop_unmerged` says that changes in its worktree that were not merged may go too.
+    With `drop_unmerged` changes in its worktree that were not merged may go too.
 
     Raises:
         UnmergedWork: changes would be lost.
@@ -242,12 +242,12 @@ def _check_removable(store: RunStore, run_id: str, waited_for: dict[str, str]) -
     # 1. Nobody here knows what belongs to a run of a newer version.
     if (version := newer_version(run)) is not None:
         raise NewerSchema(run_id, version, SCHEMA_VERSION)
-    # 2. The run itself: ended, and nothing of it lives. Of an unreadable one only the machine can tell.
+    # 2. The run itself: ended, and nothing of it lives. Of an unreadable one only the machine shows it.
     try:
         parent = _parent_of_settled(store, run, is_marked=store.is_marked(run_id))
     except UnreadableMeta:
         _check_is_run(run)
-        if _is_held(run) or marks.processes_of(run_id):  # its state says nothing of them
+        if _is_held(run) or marks.processes_of(run_id):  # its state does not show them
             raise StillNeeded(
                 f"The state of run {run_id} cannot be read, but its processes live: end them."
             ) from None
@@ -319,7 +319,7 @@ def _check_never_was(run: RunPaths) -> None:
 
 
 def _is_held(run: RunPaths) -> bool:
-    """Whether a process keeps a run; an entry in the place of its lock that is not a file has no holder."""
+    """Whether a process keeps a run; an entry instead of its lock that is not a file has no holder."""
     try:
         return locks.is_held(run.live_lock)
     except NotPlain:

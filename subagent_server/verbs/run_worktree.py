@@ -1,6 +1,6 @@
 """The worktree of a run: planned by the start, made by the worker, settled at the end, later dropped.
 
-`worktree.json` says how it stands and is written under `worktree.lock`. Tested in `tests/worktrees/`.
+`worktree.json` has its state and is written under `worktree.lock`. Tested in `tests/worktrees/`.
 """
 
 import os
@@ -67,7 +67,7 @@ class UnmergedWork(CallerError):
 
 
 def worktree_of(store: RunStore, run_id: str) -> tuple[Worktree | None, WorktreeState | None]:
-    """Return the worktree of a run and how it stands; None for what the run has not, or nobody can read."""
+    """Return the worktree of a run and its state; None for what the run has not, or nobody can read."""
     with suppress(SubagentError):
         return store.read(run_id).worktree, read_worktree(store.paths.run(run_id))
     return None, None
@@ -201,7 +201,7 @@ def prepare_worktree(
                 hand_over(store, worktree.taken_from, meta.run_id)
                 state = _taken_over(store, worktree, worktree.taken_from, boxed=boxed)
             if state is None:
-                # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
+                # Half a worktree is never taken for changes: until it is whole, the record is `removing`.
                 write_worktree(run, WorktreeState(phase="removing"))
                 _bring_base(store, worktree)
                 state = make_worktree(worktree, os.environ, boxed=boxed)
@@ -247,7 +247,7 @@ def _bring_base(store: RunStore, worktree: Worktree) -> None:
 
 
 def _taken_over(store: RunStore, worktree: Worktree, before: str, *, boxed: bool) -> WorktreeState | None:
-    """Return how the worktree of an ended run stands, or None if that had no changes and was removed."""
+    """Return the state of the worktree of an ended run, or None if that had no changes and was removed."""
     old = read_worktree(store.paths.run(before)) or WorktreeState(phase="working")
     if old.phase == "removing":
         drop_worktree(worktree, os.environ)

@@ -91,7 +91,7 @@ class AgentRegistry:
         """Return the agent of this name or tool name, whole, as its file is now.
 
         Raises:
-            UnknownAgent: none loaded; the sentence says why if a file of that name was refused.
+            UnknownAgent: none loaded; the sentence has the reason if a file of that name was refused.
             AgentFileError: the file has just become unreadable.
         """
         for agent in self._also.values():
@@ -114,14 +114,14 @@ class AgentRegistry:
 def _may_be_there(directory: Path) -> bool:
     try:
         return is_directory(directory)
-    except OSError:  # what is above it is closed, or does not answer: the catalog says so
+    except OSError:  # what is above it is closed, or does not answer: the catalog reports it
         return True
 
 
 def _fingerprint(directories: Sequence[Path]) -> Fingerprint:
     """Return a value that differs after each change of these directories.
 
-    Every file counts, not agent files alone: prompts and schemas lie beside the agent files.
+    Every file counts, not agent files alone: prompts and schemas lie next to the agent files.
     """
     from subagent_server.agents.discover import MAX_ENTRIES
 
@@ -211,8 +211,8 @@ def open_service(
 ) -> Service:
     """Return the verbs' context for these settings; runs are processes of this machine by default.
 
-    For a process of a run the agents are the agents of its tree, whatever the settings say; `also` are those
-    that its agent has as MCP servers. A `registry` of one agent is given to the user's side alone.
+    For a process of a run the agents are the agents of its tree, whatever the settings are; `also` are those
+    that its agent has as MCP servers. A `registry` of one agent is for the user's side alone.
     """
     store = RunStore(settings.runs_root)
     if settings.is_of_a_run:

@@ -76,7 +76,7 @@ _OF_CALLING_SESSION = frozenset(
         *("CLAUDE_CODE_MESSAGING_SOCKET", "CLAUDE_CODE_MESSAGING_TOKEN"),
     }
 )
-"""What Claude Code gives its servers and commands (seen in 2.1.332). A program could write to the session
+"""What Claude Code sets for its servers and commands (seen in 2.1.332). A program could write to the session
 that has called with it, and another Claude Code takes itself for a part of that session."""
 
 
@@ -89,7 +89,7 @@ class StartOrder:
     `by_contract`: the agent is that of contracts, whatever file has its name.
     `overrides` are keys of the agent's file with other values for this run (`agents/formats.py`).
     `client` is the name that the client of the caller gives itself. `script` plays the model, of this run and
-    of those below. `arguments` are those of a flow, in the place of a prompt. `call_id`, `base` (a commit for
+    of those below. `arguments` are those of a flow, instead of a prompt. `call_id`, `base` (a commit for
     its worktree) and `flow` are of calls that a program makes (`RunRequest`).
     """
 
@@ -128,7 +128,7 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
 
 
 def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
-    """Return the order for a flow with its arguments as JSON in the place of the prompt; any other as it is.
+    """Return the order for a flow with its arguments as JSON instead of the prompt; any other as it is.
 
     A flow that has a parameter `prompt` takes a text for it; another one takes a text as JSON.
 
@@ -177,7 +177,7 @@ def start_agent(
 ) -> RunMeta:
     """Start a run of this agent, as `start` and `continue_run` do. Raises as they do.
 
-    `previous` is the run that this one continues. `stored` is given if the caller asked for the definition
+    `previous` is the run that this one continues. `stored` is set if the caller asked for the definition
     that the previous run has stored, which needs no trust then: a warning for the log.
     """
     # 1. Who asks, and may it start this agent?
@@ -239,7 +239,7 @@ def start_agent(
     meta = _first_state(service, request, token, started_by, worktree)
     # 7. From here on something is made: the run, with its lock held.
     reservation = _publish(service, checked.agent, request, meta, masked_files)
-    # 8. What cannot live ends with its reason. The lock is given up last, or a reader would call the run dead
+    # 8. What cannot live ends with its reason. The lock is released last, or a reader would call the run dead
     # for another one.
     with ExitStack() as held:
         held.callback(reservation.give_up)
@@ -276,7 +276,7 @@ def _checked(
     if budgets:  # what a run below costs has to be known, or it bounds nothing
         more = unpriced(checked.agent, budgets[0].run_id)
         checked = replace(checked, refusals=[*checked.refusals, *more])
-        if takes_budget(checked.agent):  # it says only at its end what its model has cost
+        if takes_budget(checked.agent):  # it reports only at its end what its model has cost
             left = min(each.usd - tree_cost(service.store, each.run_id) for each in budgets)
             checked = replace(checked, agent=checked.agent.bounded(max(left, Decimal(0))))
     return checked
@@ -313,10 +313,10 @@ def _with_worktree(
 def _cwd(
     service: Service, order: StartOrder, checked: CheckedAgent, directories: ParentDirectories | None
 ) -> Path:
-    """Return the run's directory, a real path: as ordered, else as its agent file says, else the caller's.
+    """Return the run's directory, a real path: as ordered, else as its agent file sets, else the caller's.
 
-    With a parent it lies in the parent's own directory, unless the agent file says otherwise: its author's
-    word holds. If the directory of the file is not there, the run is refused for it.
+    With a parent it lies in the parent's own directory, unless the agent file sets another one: its author
+    decides. If the directory of the file is not there, the run is refused for it.
     """
     if order.cwd is not None and ("\0" in order.cwd or not order.cwd):
         raise BadArgument("cwd is empty or holds a NUL byte: name a directory.")
@@ -349,7 +349,7 @@ def _first_state(
     started_by: StartedBy | None,
     worktree: Worktree | None,
 ) -> RunMeta:
-    # a program need not say what it uses: an unknown figure is not 0
+    # a program need not report what it uses: an unknown number is not 0
     usage = Usage() if request.runner in BUILT_IN else UNKNOWN_USAGE
     # a run that a run on a node starts there is read from elsewhere as that one is
     is_read_elsewhere = service.launcher.kind != "local" or processes.NODE in os.environ
@@ -435,7 +435,7 @@ def _package(
     environment: dict[str, str],
     masker: Masker,
 ) -> LaunchPackage:
-    """Return what reaches the worker through memory: with secrets, as the caller gave it."""
+    """Return what reaches the worker through memory: with secrets, as the caller wrote it."""
     return LaunchPackage(
         definition=_dumped(agent),
         environment=environment,

@@ -31,7 +31,7 @@ def budgets_of(store: RunStore, meta: RunMeta, *, of_flows: bool = True) -> list
     The budget of a flow bounds the starts of runs below it, and not their model calls (not `of_flows`): what
     is begun is paid for, and its result is kept.
 
-    Budgets stand in `request.json`, which never changes, so they are looked up once. An unreadable run above
+    Budgets are in `request.json`, which never changes, so they are looked up once. An unreadable run above
     bounds nothing: its end has ended this run, or is about to.
     """
     found: list[Budget] = []
@@ -179,8 +179,8 @@ def publish_counted(service: Service, meta: RunMeta, agent: AgentDefinition) -> 
 def _most_live(service: Service, agent: AgentDefinition, depth: int) -> int:
     """Return how many runs of a tree may live for one more of this agent, at this depth.
 
-    A program waits for such a place. Runs that have programs leave one for each level below them: else all
-    places are taken by flows that wait for one.
+    A program waits until one more may live. Runs that have programs leave room for one on each level below
+    them: else flows that wait for one would be all that may live.
     """
     settings = service.settings
     has_programs = agent.enabled_code_mode is not None and bool(agent.agents)

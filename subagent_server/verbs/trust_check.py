@@ -55,7 +55,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.settings import DEFAULT_AGENT_DIRECTORIES, Settings
 from subagent_server.verbs.service import Service
 
-# -- Pins: the programs that an agent or a server would start, and the places it would send a key to.
+# -- Pins: the programs that an agent or a server would start, and the addresses it would send a key to.
 #
 # The prompt and the tools of a trusted agent may change at any time. A changed pin asks the user once. So
 # each pin is kept as a hash, with a text to show in which secrets are masked.
@@ -107,7 +107,7 @@ def pins_of_server(name: str, server: ServerDefinition) -> Pins:
 
 
 def pins_of_reach(reach: Mapping[str, list[str]]) -> Pins:
-    """Return the pins of another file of a project: its commands, and places outside of the project."""
+    """Return the pins of another file of a project: its commands, and paths outside of the project."""
     return _pinned(reach, reach)
 
 
@@ -156,7 +156,7 @@ def _server_values(server: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _paths_outside(agent: AgentDefinition, project: Path) -> Iterator[tuple[str, object]]:
-    """Yield the places of an agent that do not lie in the project, links resolved."""
+    """Yield the paths of an agent that do not lie in the project, links resolved."""
     top = os.path.realpath(project)
     for key, path in agent.read_from.items():
         if not path.is_relative_to(top):
@@ -170,7 +170,7 @@ def _paths_outside(agent: AgentDefinition, project: Path) -> Iterator[tuple[str,
 
 
 def _directory(text: str, project: Path) -> Path | None:
-    """Return the directory of `cwd`; None if only the start of a run can say."""
+    """Return the directory of `cwd`; None if only the start of a run knows."""
     if "${" in text:
         return None
     try:
@@ -191,7 +191,7 @@ def _pinned(values: Mapping[str, object], masked: Mapping[str, object]) -> Pins:
 # -- The file `trust.json` of the user: the trusted directories, with the pins at the time of trust.
 #
 # The file is this user's alone (0600 in a directory of 0700), is opened without following links or waiting,
-# and is read with a bound. If the file is not as it should be, nothing is trusted, and a sentence says why.
+# and is read with a bound. If the file is not as it should be, nothing is trusted, and a sentence is why.
 
 
 MAX_BYTES = 8 << 20
@@ -212,7 +212,7 @@ class Project(Record):
 
 
 class TrustFile(Record):
-    """The trusted directories by their real paths; `trouble` says why the file could not be used."""
+    """The trusted directories by their real paths; `trouble` is why the file could not be used."""
 
     version: Literal[1] = 1
     projects: dict[str, Project] = Field(default_factory=dict)
@@ -245,7 +245,7 @@ def read_trust_file(path: Path | None) -> TrustFile:
 
 @contextmanager
 def _changing(path: Path | None) -> Iterator[dict[str, Project]]:
-    """Give the projects to change, and write them afterwards, in one hold of a lock."""
+    """Yield the projects to change, and write them afterwards, in one hold of a lock."""
     if path is None:
         raise TrustNotKept("Trust cannot be kept, because HOME names no directory: set it.")
     directory = PrivateDirectory(path.parent)
@@ -290,7 +290,7 @@ _MAX_NAME = 150
 
 
 class NotTrusted(CallerError):
-    """An agent or a server comes with an untrusted directory, or has changed since the trust was given."""
+    """An agent or a server comes with an untrusted directory, or has changed since it was trusted."""
 
     code = "not_trusted"
 
@@ -333,7 +333,7 @@ class Coverage:
 
 
 class TrustCheck:
-    """Says whether the agents of a service may be used. It reads each file once."""
+    """Decides whether the agents of a service may be used. It reads each file once."""
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings

@@ -123,7 +123,7 @@ _AFTER_FAILURE = {
     "crashed": "{logs} shows how far it came; {on} continues it from there.",
     "lost": "{logs} shows how far it came; {on} continues it from there.",
 }
-"""What helps after a failure, by its code; `docs/meta-file.md` says what each means."""
+"""What helps after a failure, by its code; `docs/meta-file.md` explains each."""
 
 
 def for_parent(meta: RunMeta, calls: NextCalls, *, is_scripted: bool = False) -> str:
@@ -303,7 +303,7 @@ class MessageView(Record):
 
 
 class RunView(Record):
-    """What every tool answers about a run. Fields that say nothing are left out."""
+    """What every tool answers about a run. Empty fields are left out."""
 
     run_id: str
     agent: str
@@ -416,7 +416,7 @@ def run_view(
         usage=_usage(meta.usage if observed.live is False else meta.usage.merged(recorded_usage(run))),
         with_descendants=_usage(tree_usage(store, meta)) if store.children_of(meta.run_id) else None,
         worktree=_worktree(run, meta, calls),
-        # beside a question it would be the call that asks it
+        # together with a question it would be the call that asks it
         preview=None if ended or messages else (latest_text(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
         messages=messages or None,
         messages_omitted=omitted or None,
@@ -566,7 +566,7 @@ def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Return the figures without zeros, with null for an unknown one: a view is small."""
+    """Return the numbers without zeros, with null for an unknown one: a view is small."""
     return {name: value for name, value in usage.to_wire().items() if value != 0}
 
 

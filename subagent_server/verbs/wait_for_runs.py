@@ -79,7 +79,7 @@ class Watchlist:
 
     They are the named runs, or else the caller's live runs and its ended runs that no view has reported.
 
-    `remembered` is what its connection was shown; a cursor takes the place of that.
+    `remembered` is what its connection was shown; a cursor replaces that.
     """
 
     def __init__(
@@ -394,7 +394,7 @@ def _words(store: RunStore, meta: RunMeta) -> str:
 
 
 def _step(store: RunStore, meta: RunMeta) -> str:
-    """Return what a run does: its question, its place in the line, or the last step in its journal."""
+    """Return what a run does: its question, its position in the queue, or the last step in its journal."""
     if meta.pending:
         return f": asks {_line(meta.pending[0].question_content, MAX_STEP_CHARACTERS)}"
     if meta.status is Status.READY:

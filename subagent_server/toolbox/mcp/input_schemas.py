@@ -28,7 +28,7 @@ DEAD_REFERENCE = "a reference that leads nowhere"
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _DROP = object()
 _FOREIGN = frozenset({"$schema", "$id", "$vocabulary", "$recursiveRef", "$recursiveAnchor", "id"})
-"""Keywords that say which dialect or document a schema belongs to: here it belongs to a tool."""
+"""Keywords for the dialect or document that a schema belongs to: here it belongs to a tool."""
 
 
 def repaired(schema: Any) -> Any:

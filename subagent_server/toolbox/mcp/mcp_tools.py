@@ -167,7 +167,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9_*-]", "_", name.lower())
 
 
-# -- Which tools of which servers a run offers to its model, under which names (SPEC section 8). Pure.
+# -- Which tools of which servers a run shows its model, under which names (SPEC section 8). Pure.
 
 
 _MOST_NAMED = 5
@@ -366,7 +366,7 @@ class Servers:
         """Choose the tools, and return warnings for the author of the agent; `own` are its other tools.
 
         Raises:
-            RunRefused: `config`; a name stands for two tools.
+            RunRefused: `config`; two tools have the same name.
         """
         warnings = [warning for each in self.connections for warning in each.warnings]
         for server in self.connections:
@@ -397,7 +397,7 @@ async def connect(definitions: Mapping[str, ServerDefinition], around: ServerCon
     """Connect to all servers of an agent at once and list their tools, each within its own `timeout`.
 
     Raises:
-        RunRefused: `config`; at least one did not connect, and the sentence says which and what it said. The
+        RunRefused: `config`; at least one did not connect; the sentence has its name and its error. The
             others have been left.
     """
     servers = Servers(

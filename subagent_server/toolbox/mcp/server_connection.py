@@ -76,7 +76,7 @@ class ServerLost(ServerTrouble):
 def means_loss(error: MCPError, status: str | None) -> bool:
     """Whether no later call can succeed either; a server that was started anew knows no old session.
 
-    It says so in the body of an HTTP error, in words of its own or as an error of the protocol.
+    It reports that in the body of an HTTP error, in words of its own or as an error of the protocol.
     """
     if status and "session" in status.lower() and error.code != INVALID_PARAMS:
         return True
@@ -419,7 +419,7 @@ class ServerSession:
             raise
 
     def facts(self) -> dict[str, Any]:
-        """Return the name, version and instructions that the server has given."""
+        """Return the name, version and instructions that the server has sent."""
         if self._client is None:
             return {}
         known = self._client.server_info
@@ -475,8 +475,8 @@ def _is_of_json(value: float | str | None) -> bool:
 class ServerContext:
     """The surroundings of a run's servers.
 
-    `start` says how a stdio server is started; `record` appends to the journal, `logs` holds their log files.
-    `watch` is told of each call that the model makes of a server on this machine.
+    `start` decides how a stdio server starts; `record` appends to the journal, `logs` holds their log files.
+    `watch` is notified of each call that the model makes of a server on this machine.
     """
 
     start: Callable[[ServerDefinition, str], ServerStart]
@@ -592,7 +592,7 @@ class ServerConnection:
         except ServerTrouble as trouble:
             raise type(trouble)(f"The MCP server {self.name} {trouble}.") from trouble
         if self.definition.type != "stdio" and session is self.session:
-            self._may_restart = True  # a session or a stream ends often, and says nothing of the server
+            self._may_restart = True  # a session or a stream ends often, and proves nothing of the server
         remarks, self._news = self._news, []
         return CallAnswer(result, remarks)
 
@@ -621,7 +621,7 @@ class ServerConnection:
         return f"It was {self._again()}, and what it kept in memory is lost."
 
     async def _restart_over(self) -> None:
-        """Wait for a restart that is under way. It goes on when who waits is ended, such as a program."""
+        """Wait for a restart that is under way. It continues if the waiting program is ended."""
         if (restarting := self._restarting) is not None:
             await asyncio.shield(restarting)
             self._restarting = None if self._restarting is restarting else self._restarting
@@ -653,7 +653,7 @@ class ServerConnection:
         return [f"The MCP server {self.name} {fault}." for fault in faults]
 
     def facts(self) -> dict[str, Any]:
-        """Return the name, version and instructions that the server has given."""
+        """Return the name, version and instructions that the server has sent."""
         return self.session.facts() if self.session is not None else {}
 
     def _progress(self, tool: str) -> ProgressFnT:

@@ -1,7 +1,7 @@
 """The stderr of an MCP server or a program: all of it in a file of the run, its first lines in the log.
 
 Servers of older protocols complain at length of the first message of a newer one. So what a server prints
-before its handshake is over stands in the file, and in the error if it cannot be used. Control characters
+before its handshake is over is in the file, and in the error if it cannot be used. Control characters
 are made visible in the file, because people read it on a terminal.
 """
 

@@ -1,7 +1,7 @@
 """The transports to MCP servers: by stdio, a program that speaks a message a line, and over HTTP.
 
 The SDK's own transport for stdio is not used, because it starts a program with variables of this process
-beside those it is given, passes no descriptors (a box needs some), writes its stderr to a file with the
+besides those passed to it, passes no descriptors (a box needs some), writes its stderr to a file with the
 secrets in it, takes a message of any length, and does not notice the end of a program whose children keep
 the pipe.
 """
@@ -39,7 +39,7 @@ Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[Sess
 
 
 class StdioTransport:
-    """An asynchronous context in which the program runs. `trouble` says how it ended, once it has.
+    """An asynchronous context in which the program runs. `trouble` is how it ended, once it has.
 
     `starting` is called in a thread, and may build a box. `grace` is the time in seconds to exit after the
     end of its input, and again after TERM.
