@@ -50,7 +50,7 @@ from subagent_server.tools.spec import (
     wait,
 )
 from subagent_server.verbs.access import ENDED, MAX_SHOWN, Caller
-from subagent_server.verbs.contract_agent import CONTRACT_AGENT, AgentStatus, agent_statuses, status_of
+from subagent_server.verbs.contract_agent import AgentStatus, agent_statuses, contract_agent, status_of
 from subagent_server.verbs.end_run import stop, structured_result, update_status
 from subagent_server.verbs.questions import ask_as_child
 from subagent_server.verbs.service import Service
@@ -145,7 +145,8 @@ _ENDED = ("status", "started_at", "completed_at", "stopped_at", "error")
 
 
 async def _start(context: ToolContext, call: Call) -> Answer:
-    order = StartOrder(CONTRACT_AGENT, call.arguments["contract"], client=call.client, by_contract=True)
+    agent = contract_agent(context.service.settings.contract_model)
+    order = StartOrder(agent.name, call.arguments["contract"], client=call.client, contract=agent)
     meta = await context.started(partial(start, context.service, order, context.caller))
     return _part(meta, _STARTED)
 

@@ -251,8 +251,8 @@ def _agent_now(
     name = str(request.agent.get("name", ""))
     if order.agent is not None:
         return order.agent, None
-    if request.agent.get("byContract") is True:
-        return contract_agent(service.settings.contract_model), None
+    if (contract := _contract(service, request)) is not None:
+        return contract, None
     try:
         return service.registry.get(name), None
     except UnknownAgent as error:
@@ -279,6 +279,13 @@ def _agent_now(
     if MASK in stored.model_dump_json():
         warning += f" What was secret in it is {MASK} now, so what needs that may fail."
     return stored, warning
+
+
+def _contract(service: Service, request: RunRequest) -> AgentDefinition | None:
+    """Return the agent of contracts, if the run had it: with the model of this server, else of that run."""
+    if request.agent.get("byContract") is not True:
+        return None
+    return contract_agent(service.settings.contract_model or str(request.agent.get("model", "")))
 
 
 def _is_of_agent_file(service: Service, agent: AgentDefinition, directory: str) -> bool:
@@ -339,6 +346,6 @@ def order_of(
         inputs=list(request.inputs),
         cwd=cwd,
         label=request.label,
-        by_contract=request.agent.get("byContract") is True,
+        contract=_contract(service, request),
         script=script,
     )

@@ -19,15 +19,13 @@ from subagent_server.verbs.views import (
     MAX_TOOL_ANSWER_BYTES,
 )
 
-CONTRACT_AGENT = "contract"
-"""Its name in lists. An agent file of this name is another agent."""
 DEFAULT_CONTRACT_MODEL = "sonnet"
 
 
 def contract_agent(model: str | None) -> AgentDefinition:
     """Return the agent, with every tool of an agent file without `tools`."""
     return AgentDefinition(
-        name=CONTRACT_AGENT,
+        name="contract",  # in lists; an agent file of this name is another agent
         by_contract=True,
         description="Fulfils a contract.",
         model=model or DEFAULT_CONTRACT_MODEL,

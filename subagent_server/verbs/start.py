@@ -40,7 +40,6 @@ from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
 from subagent_server.settings import Settings
 from subagent_server.verbs.access import USER, Caller, new_token, token_hash
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, Refusal, takes_budget, unpriced
-from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import (
     NAMES_ON_DISK,
     InputFile,
@@ -86,7 +85,7 @@ class StartOrder:
 
     From a run, both have to lie in its own `cwd` (`verbs/inputs.py`).
 
-    `by_contract`: the agent is that of contracts, whatever file has its name.
+    `contract` is the agent of contracts, whatever file has its name.
     `overrides` are keys of the agent's file with other values for this run (`agents/formats.py`).
     `client` is the name that the client of the caller gives itself. `script` plays the model, of this run and
     of those below. `arguments` are those of a flow, instead of a prompt. `call_id`, `base` (a commit for
@@ -105,7 +104,7 @@ class StartOrder:
     call_id: str | None = None
     base: str | None = None
     flow: FlowOptions | None = None
-    by_contract: bool = False
+    contract: AgentDefinition | None = None
 
 
 def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
@@ -117,10 +116,7 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
         UnknownAgent, NotAllowed, NotTrusted, BadArgument: nothing was made.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
-    if order.by_contract:
-        agent = contract_agent(service.settings.contract_model)
-    else:
-        agent = service.registry.get(order.agent)
+    agent = order.contract or service.registry.get(order.agent)
     order = with_arguments(agent, order)
     if not order.prompt.strip():
         raise BadArgument("The prompt is empty: say what the agent should do.")

@@ -146,13 +146,14 @@ def test_a_contract_is_carried_on_by_the_same_agent_whatever_file_has_its_name(w
     assert world.service.registry.get("contract").by_contract is False, "no file makes itself one"
     done = "\n[CONTRACT COMPLETE]"
     model = world.play(says(f"Three.{done}"), says(f"Four.{done}"), says(f"Five.{done}"))
-    with world.serve("--lifecycle") as parent:
+    with world.serve("--lifecycle", "--model", "opus") as parent:
         agent_id = start(parent)
         world.gone(agent_id)
         on = parent.call("continue_run", runId=agent_id, prompt="One more.", waitSeconds=60)
         assert on["summary"] == "Four."
     assert world.cli("rerun", agent_id).returncode == 0
-    assert len(model.requests) == 3
+    assert world.cli("continue", agent_id, "Six.").returncode == 0
+    assert ["opus" in request.body["model"] for request in model.requests] == [True] * 4
     assert not any("another" in json.dumps(request.body) for request in model.requests)
 
 
