@@ -8,18 +8,15 @@ from tests.cli.command import Cli, stored
 from tests.helpers.turns import says, shell
 
 
-def two_runs(cli: Cli) -> list[str]:
-    """Return a run that a script has played, and one whose files say little."""
+def test_figures_stand_side_by_side_and_on_a_narrow_screen_or_in_a_pipe_one_result_after_the_other(
+    cli: Cli,
+) -> None:
     cli.agent("worker", model="haiku")
     script = {"turns": [shell("true"), says("The first says a long sentence with 漢字 in it. " * 3)]}
     (cli.home / "script.json").write_text(json.dumps(script), encoding="utf-8")
     assert cli("run", "worker", "Do it.", "--script", "script.json").returncode == 0
     cli.completed("zzzzzz", "The second is short.\x1b[31m")
-    return stored(cli)
-
-
-def test_figures_of_two_runs_stand_side_by_side(cli: Cli) -> None:
-    second, first = two_runs(cli)
+    second, first = stored(cli)
     found = cli.json("compare", first, second)
     one, other = found["runs"]
     assert (one["turns"], one["tools"], one["toolCalls"]) == (2, {"bash": 1}, 1)
@@ -30,10 +27,6 @@ def test_figures_of_two_runs_stand_side_by_side(cli: Cli) -> None:
     rows = {line.split()[0]: line.split() for line in wide if line}
     assert rows["model"][-1] == rows["cost"][-1] == rows["cost"][-2] == "-"
     assert rows["bash"][1:] == ["1", "0"]
-
-
-def test_narrow_and_piped_comparisons_put_one_result_behind_the_other(cli: Cli) -> None:
-    second, first = two_runs(cli)
     narrow = cli.on_screen("compare", first, second, columns=60)
     assert all(len(line) <= 60 for line in narrow.split("Result of")[0].splitlines())
     for shown in (narrow, cli("compare", first, second).stdout):

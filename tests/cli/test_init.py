@@ -19,13 +19,6 @@ from tests.helpers.files import write_program
 from tests.helpers.processes import REPOSITORY
 
 
-def test_the_change_is_shown_before_it_is_made(cli: Cli, home: Path) -> None:
-    (cli.home / ".mcp.json").write_text('{\n  "mcpServers": {}\n}\n', encoding="utf-8")
-    shown = written(cli, "claude").stdout.splitlines()
-    assert shown[:2] == ["--- .mcp.json", "+++ .mcp.json"]
-    assert '-  "mcpServers": {}' in shown and '+    "subagents": {' in shown
-
-
 def test_without_a_person_and_without_yes_nothing_is_written(cli: Cli, home: Path) -> None:
     done = cli("init", "codex")
     assert done.returncode == 5
@@ -139,14 +132,6 @@ def test_variables_name_other_homes_of_a_client(cli: Cli, home: Path) -> None:
     written(cli, "codex")
     written(cli, "claude", "--scope", "user")
     assert (cli.home / "codex" / "config.toml").exists() and (cli.home / "claude" / ".claude.json").exists()
-
-
-def test_a_scope_that_a_client_does_not_have_is_a_mistake(cli: Cli, home: Path) -> None:
-    cli.leaves_with(2, "leave --scope out.", "init", "claude-desktop", "--scope", "project")
-
-
-def test_a_client_that_is_not_known_is_refused_with_what_to_paste(cli: Cli, home: Path) -> None:
-    cli.leaves_with(2, "paste what `subagent init cursor --print` shows.", "init", "vscode")
 
 
 def test_a_name_on_path_is_written_only_where_it_leads_here_for_good(cli: Cli, home: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,22 +90,28 @@ def test_an_entry_approves_the_tools_and_what_a_person_decided_is_kept(
     assert path.read_text(encoding="utf-8") == decided != text
 
 
-@pytest.mark.parametrize("file", [".mcp.json", ".claude/settings.local.json"])
-@pytest.mark.parametrize("kind", ["a link to a device", "a fifo", "a link out", "a folder that leads out"])
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        *product(
+            (".mcp.json", ".claude/settings.local.json"), ("a link to a device", "a fifo", "a link out")
+        ),
+        (".claude/settings.local.json", "a folder that leads out"),
+    ],
+)
 def test_a_file_that_a_project_has_planted_is_neither_read_nor_followed(
     cli: Cli, home: Path, tmp_path_factory: pytest.TempPathFactory, file: str, kind: str
 ) -> None:
     planted, outside = cli.home / file, tmp_path_factory.mktemp("outside") / Path(file).name
     outside.write_text("{}", encoding="utf-8")
     if kind == "a folder that leads out":
-        planted = cli.home / ".claude" / "settings.local.json"
         planted.parent.symlink_to(outside.parent)
     else:
         planted.parent.mkdir(exist_ok=True)
         if kind == "a fifo":
             os.mkfifo(planted)
         else:
-            planted.symlink_to("/dev/zero" if kind == "a link to a device" else outside)
+            planted.symlink_to("/dev/zero" if kind == "a device" else outside)
     done = cli("init", "claude", "--yes")
     assert done.returncode == 2 and "was left as it is, because " in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr

@@ -56,6 +56,8 @@ def test_over_http_each_client_gets_a_token_of_its_own_which_is_shown_nowhere(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (("claude-desktop", "--scope", "project"), "leave --scope out."),
+        (("vscode",), "paste what `subagent init cursor --print` shows."),
         (("claude-desktop", "--http"), "reads no server over HTTP"),
         (("claude", "--http", "--scope", "project"), "A token does not belong in a file of the project"),
         (("claude", "--http", "--remove"), "--remove takes out what is there"),
@@ -64,7 +66,7 @@ def test_over_http_each_client_gets_a_token_of_its_own_which_is_shown_nowhere(
         (("claude", "--http", "http://a b/mcp"), "is no URL"),
     ],
 )
-def test_what_cannot_be_registered_over_http_is_refused(
+def test_what_cannot_be_registered_is_refused(
     cli: Cli, home: Path, words: tuple[str, ...], sentence: str
 ) -> None:
     cli.leaves_with(2, sentence, "init", *words, "--yes")

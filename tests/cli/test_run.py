@@ -27,12 +27,6 @@ def test_the_result_goes_to_stdout_and_the_log_to_stderr(cli: Cli, model: Model)
     assert "\x1b" not in done.stderr
 
 
-def test_the_prompt_may_come_from_stdin(cli: Cli, model: Model) -> None:
-    simulator = model(ANSWER)
-    assert cli("run", "worker", "-", "--wait", "30", stdin="From a pipe: Größe.\n").returncode == 0
-    assert "From a pipe: Gr\\u00f6\\u00dfe." in json.dumps(simulator.requests[0].body)
-
-
 def test_a_question_without_a_terminal_exits_with_5_and_the_run_goes_on(cli: Cli, model: Model) -> None:
     model(ASK, ANSWER)
     done = cli("run", "worker", "Do it.")
@@ -43,10 +37,13 @@ def test_a_question_without_a_terminal_exits_with_5_and_the_run_goes_on(cli: Cli
     assert cli("wait", run_id, "--timeout", "30").returncode == 0
 
 
-def test_waiting_is_silent_and_ends_with_the_result(cli: Cli, model: Model) -> None:
-    model(ANSWER)
-    done = cli("run", "worker", "Do it.", "--wait", "30")
+def test_waiting_is_silent_and_ends_with_the_result_and_the_prompt_may_come_from_stdin(
+    cli: Cli, model: Model
+) -> None:
+    simulator = model(ANSWER)
+    done = cli("run", "worker", "-", "--wait", "30", stdin="From a pipe: Größe.\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "It is \x1b[31mdone.\n", "")
+    assert "From a pipe: Gr\\u00f6\\u00dfe." in json.dumps(simulator.requests[0].body)
 
 
 def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on_unless_it_is_stopped(

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.mcp_client import Parent
-from tests.helpers.turns import calls, says, use
 from tests.helpers.world import World
 
 
@@ -110,33 +109,3 @@ def test_a_state_that_cannot_be_read_is_listed_as_such_and_the_other_runs_work(
             assert f"The state of run {run_id} cannot be read" in parent.refused(tool, runId=run_id)
     (view,) = parent.call("wait_for_runs", runIds=[fine])["runs"]
     assert view["runId"] == fine
-
-
-def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(world: World) -> None:
-    world.agent()
-    world.play(
-        calls(use("ask_parent", question="Colour?"), use("ask_parent", question="Size?")),
-        says("Done."),
-    )
-    run_id = world.start()
-    world.asking(run_id, 2)
-    with world.serve() as parent:
-        before = world.meta(run_id)
-        sentence = parent.refused("reply_subagent", runId=run_id, answer="blue")
-        assert '(q1 "Colour?", q2 "Size?"): name one with messageId.' in sentence
-        assert "open are q1, q2" in parent.refused("reply_subagent", runId=run_id, messageId="q9", answer="x")
-        assert "200,000 characters" in parent.refused(
-            "reply_subagent", runId=run_id, messageId="q1", answer="x" * 200_001
-        )
-        assert world.meta(run_id) == before
-        for _ in range(2):
-            answered = parent.call("reply_subagent", runId=run_id, messageId="q1", answer="blue")
-            assert answered["success"]
-        sentence = parent.refused("reply_subagent", runId=run_id, messageId="q1", answer="red")
-        assert "was answered by the parent at" in sentence
-        parent.call("reply_subagent", runId=run_id, answer="large", waitSeconds=60)
-        assert parent.call("reply_subagent", runId=run_id, messageId="q1", answer="blue")["success"]
-        sentence = parent.refused("reply_subagent", runId=run_id, messageId="q1", answer="red")
-        assert " with 'blue' and keeps that answer: start or continue a run instead." in sentence
-    answers = {m.message_id: m.answer_content for m in world.meta(run_id).messages}
-    assert answers == {"q1": "blue", "q2": "large"}

@@ -3,8 +3,12 @@
 import json
 from typing import Any
 
+from subagent_server.run import transitions
+from subagent_server.run.records import RunResult
+from subagent_server.run.states import Status
 from tests.helpers.mcp_client import Parent
 from tests.helpers.raw_server import HELLO, READY, tool_call
+from tests.helpers.runs import RUN_ID, STARTED, T0, start_run
 from tests.helpers.turns import call, says, shell
 from tests.helpers.world import World
 
@@ -55,16 +59,16 @@ def test_a_structured_result_is_whole_in_the_view_or_left_out_with_a_pointer(wor
 
 
 def test_the_text_is_what_javascript_writes_of_the_structure(world: World) -> None:
-    world.agent_saying(
-        call("final_answer", score=1.0, more=[2.0, 0.5, "3.0"]), outputSchema={"type": "object"}
-    )
-    run_id = world.completed_run()
+    start_run(world.store, RUN_ID, STARTED)
+    result = RunResult(outcome=Status.COMPLETED, text="", output={"score": 1.0, "more": [2.0, 0.5, "3.0"]})
+    world.store.update(RUN_ID, transitions.Finished(summary="Done."), T0, result=result)
+    world.abandoned.add(RUN_ID)
     with world.raw_server() as server:
         server.say(HELLO, READY)
-        result = server.result_of(tool_call(1, "check_status", runId=run_id))
-    text = result["content"][0]["text"]
+        answer = server.result_of(tool_call(1, "check_status", runId=RUN_ID))
+    text = answer["content"][0]["text"]
     assert '"output":{"score":1,"more":[2,0.5,"3.0"]}' in text
-    assert json.loads(text) == result["structuredContent"]
+    assert json.loads(text) == answer["structuredContent"]
 
 
 def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: World) -> None:

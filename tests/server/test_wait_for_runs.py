@@ -12,11 +12,13 @@ import pytest
 
 from subagent_server.process.launcher import Start
 from subagent_server.run import processes
+from subagent_server.server.connection import longest_wait_seconds
 from subagent_server.tools.spec import Call
 from subagent_server.tools.tool_table import PARENT_TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.service import warm_start
 from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, wait_until
+from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, Launcher, World
@@ -105,11 +107,21 @@ def test_a_client_that_gives_up_a_call_ends_the_wait_and_nothing_else(world: Wor
 
 
 @pytest.mark.parametrize(
-    ("client", "seconds"), [("claude-code", 1500), ("codex-mcp-client", 280), ("gemini-cli", 570), ("x", 50)]
+    ("client", "seconds"),
+    [("Claude-Code", 1500), ("codex-mcp-client", 280), ("gemini-cli", 570), ("x", 50), (None, 50)],
 )
-def test_the_next_call_waits_up_to_the_timeout_of_the_client(world: World, client: str, seconds: int) -> None:
+def test_a_call_waits_as_long_as_its_client_does_or_the_flag_says(client: str | None, seconds: int) -> None:
+    assert longest_wait_seconds(client, None) == seconds and longest_wait_seconds(client, 7.0) == 7
+
+
+@pytest.mark.parametrize(
+    ("client", "mode", "seconds"), [("claude-code", "auto", 1500), ("codex-mcp-client", "legacy", 280)]
+)
+def test_the_next_call_waits_up_to_the_timeout_of_the_client(
+    world: World, client: str, mode: Mode, seconds: int
+) -> None:
     world.agent_saying(asks("Go on?"))
-    with world.serve(client=client, mode="legacy" if seconds == 280 else "auto") as parent:
+    with world.serve(client=client, mode=mode) as parent:
         view = parent.call("run_worker", prompt="Go.")
         assert f"waitSeconds={seconds})" in view["instructions"], "the next call waits as long as it may"
         assert "waitNote" not in view

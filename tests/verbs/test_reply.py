@@ -10,7 +10,7 @@ import pytest
 
 from subagent_server.process.launcher import LocalLauncher
 from subagent_server.run import locks, transitions
-from subagent_server.run.errors import BadArgument, MessageClosed
+from subagent_server.run.errors import BadArgument, MessageClosed, SubagentError
 from subagent_server.run.states import (
     MAX_OPEN_QUESTIONS,
     MAX_QUESTION_CHARACTERS,
@@ -60,6 +60,39 @@ def test_a_repeated_reply_writes_nothing(service: Service, given: dict[str, Any]
     assert (count.reads, count.writes) == (2, 0)
     with pytest.raises(MessageClosed):
         called(service, "reply_subagent", runId=RUN_ID, **given, answer="red")
+
+
+@pytest.mark.parametrize(
+    ("happened", "instead"),
+    [([], "tell the agent more"), ([transitions.Finished(summary="Done.")], "start or continue a run")],
+)
+def test_another_answer_is_refused_with_the_first_and_what_to_do_instead(
+    service: Service, happened: list[transitions.RunEvent], instead: str
+) -> None:
+    called(service, "reply_subagent", runId=RUN_ID, answer="blue")
+    for event in (transitions.ReplyAcknowledged(message_id="q1"), *happened):
+        service.store.update(RUN_ID, event, T0)
+    assert called(service, "reply_subagent", runId=RUN_ID, messageId="q1", answer="blue")[0]["success"]
+    words = f"was answered by the parent at .* with 'blue' and keeps that answer: {instead}"
+    with pytest.raises(MessageClosed, match=words):
+        called(service, "reply_subagent", runId=RUN_ID, messageId="q1", answer="red")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"answer": "blue"}, r'\(q1 "Which colour\?", q2 "Which colour\?"\): name one with messageId\.'),
+        ({"answer": "blue", "messageId": "q9"}, "open are q1, q2"),
+        ({"answer": "x" * 200_001, "messageId": "q1"}, "200,000 characters"),
+    ],
+)
+def test_an_answer_that_cannot_be_taken_is_refused_and_changes_nothing(
+    service: Service, given: dict[str, Any], words: str
+) -> None:
+    before = service.store.update(RUN_ID, ASKED, T0)
+    with pytest.raises(SubagentError, match=words):
+        called(service, "reply_subagent", runId=RUN_ID, **given)
+    assert service.store.read(RUN_ID) == before
 
 
 def test_a_reply_that_waits_returns_at_once_if_another_question_is_open(service: Service) -> None:
