@@ -1,8 +1,8 @@
 """The registry of extensions: parts that a user can do without, each in a folder of its own.
 
-The core imports no extension by name. What one gives stands here as `module:attribute` and is imported when
+The core imports no extension by name. What one adds is listed here as `module:attribute` and imported when
 it is first used; so an extension is removed by deleting its folder and its line in `EXTENSIONS`. An agent
-that asks for what no extension gives is refused with a sentence, as by any other check before a start.
+that asks for what no extension adds is refused with a sentence, as by any other check before a start.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ class Command:
 
 @dataclass(frozen=True)
 class Extension:
-    """What an extension gives, each as `module:attribute`.
+    """What an extension adds, each as `module:attribute`.
 
     `tools`: by the key of agent files that asks for it, a function that takes a `toolbox.tool.RunTools` and
-    returns the tools that the model gets in the place of those of the MCP servers.
+    returns the tools that the model gets instead of those of the MCP servers.
     `runners`: by the value of `runner`, a function that opens one (`worker/runners.py`); `runner_checks` is a
-    module that says of an agent, before a start, what these runners cannot keep (`verbs/check_agent.py`).
+    module that checks an agent, before a start, for what these runners cannot keep (`verbs/check_agent.py`).
     `schemas`: by the name for `subagent schema`, a function that returns the JSON Schema of a file.
     `reach` takes the directory of a project and yields what trust in it covers besides agents and servers:
-    for each file, its name in the pins, and commands and places by their subject.
+    for each file, its name in the pins, and commands and paths by their subject.
     `script_reader` returns the checked text of the script that plays a model, `script_player` is a context in
     which it is played for a worker.
     """
@@ -104,7 +104,7 @@ def commands() -> dict[str, Command]:
 
 
 def tools_for(key: str) -> str | None:
-    """Return the function that gives the tools for a key of agent files; None if no extension has it."""
+    """Return the function that makes the tools for a key of agent files; None if no extension has it."""
     return next((each.tools[key] for each in EXTENSIONS.values() if key in each.tools), None)
 
 
@@ -144,7 +144,7 @@ def schemas() -> dict[str, str]:
 
 
 def imported(where: str) -> Any:
-    """Import what stands at `module:attribute`, or the module alone, and return it."""
+    """Import what `module:attribute` names, or the module alone, and return it."""
     module, _, attribute = where.partition(":")
     found = import_module(module)
     return getattr(found, attribute) if attribute else found

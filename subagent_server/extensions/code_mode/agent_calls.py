@@ -175,7 +175,7 @@ class AgentCalls:
         return {"value": value}
 
     async def aclose(self) -> None:
-        """End what waits; the runs go on, until the run that has started them ends."""
+        """End what waits; the runs continue until the run that has started them ends."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -184,7 +184,7 @@ class AgentCalls:
     # -- a call: what it is, what becomes of it, how it ends
 
     async def plan(self, agent: str, arguments: dict[str, Any]) -> int:
-        """Check a call and give it its identity; return its number."""
+        """Check a call and compute its identity; return its number."""
         self._room -= len(str(arguments))
         if self._room < 0:
             raise BadArgument(
@@ -243,7 +243,7 @@ class AgentCalls:
         return self._definitions[name]
 
     async def start(self, call: int) -> str:
-        """Give a call its run: the one on record, one that continues that, or a new one; return its id."""
+        """Return the run id of a call: the run on record, one that continues that, or a new one."""
         if not 0 <= call < len(self._calls):
             raise BadArgument("There is no such call.")
         planned = self._calls[call]
@@ -271,7 +271,7 @@ class AgentCalls:
         meta = (await self._look(known)).meta
         is_ours = meta.parent_run_id == self._run.run_id
         if not meta.status.is_terminal and not is_ours and not self._options.dry_run:
-            # its parent has ended, and so shall it: what it has done so far is kept, and goes on
+            # its parent has ended, and so shall it: what it has done so far is kept, and continued
             await asyncio.to_thread(lambda: stop(self._service, known, "its flow is continued", self._caller))
             meta = await self._until(known, lambda run: run.meta if run.meta.status.is_terminal else None)
         has_begun = meta.started_at is not None
@@ -396,7 +396,7 @@ class AgentCalls:
                 raise
 
     def _forward(self, run_id: str, message: Message) -> None:
-        """Ask whoever answers this run what a child asks, and give it the answer, unless it has one first."""
+        """Ask whoever answers this run what a child asks, and pass the answer on, unless it has one first."""
         if (run_id, message.message_id) in self._forwarded:
             return
         self._forwarded.add((run_id, message.message_id))
@@ -492,7 +492,7 @@ class AgentCalls:
             return (await self._run.ask(question, options)).answer
 
     async def merge(self, runId: str) -> str:
-        """Merge what a run has changed in its worktree, and say so."""
+        """Merge what a run has changed in its worktree, and report it."""
 
         def merged() -> str:
             return merge_run(self._service, runId, caller=self._caller).sentence

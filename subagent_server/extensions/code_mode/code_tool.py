@@ -167,7 +167,7 @@ class Programs:
 
 
 class ProgramRecords:
-    """Numbers the programs of a run. A disk that refuses is a warning, once, and the programs go on."""
+    """Numbers the programs of a run. A disk that refuses is a warning, once, and the programs continue."""
 
     def __init__(self, setup: RunTools) -> None:
         self.masker = setup.masker
@@ -321,7 +321,7 @@ class ProgramCalls:
         return reply
 
     async def _asked(self, ask: AskParent, arguments: dict[str, Any]) -> Reply:
-        """Ask the parent, one question after the other; the program's clock stands still meanwhile."""
+        """Ask the parent, one question after the other; the program's clock stops meanwhile."""
         try:
             with self.clock.paused():
                 async with self._asking:

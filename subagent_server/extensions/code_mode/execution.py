@@ -109,7 +109,7 @@ def _inside() -> bytes:
 
 
 class ProgramClock:
-    """Counts the seconds of one program, from `run_out` on; it stands still while the parent is asked."""
+    """Counts the seconds of one program, from `run_out` on; it stops while the parent is asked."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -174,8 +174,8 @@ MOST_RECORDS = 200 * MOST_CALLS
 _MOST_WAITS = 1_024
 """How many records about agents are answered at the same time; most of them wait for a run."""
 _LARGE = 256 << 10
-"""Bytes. A larger record about agents takes the place of a call: 1,024 of 4 MiB, whose answers the program
-did not read, were 3.5 GiB in the worker, which is in no box. No question is as large."""
+"""Bytes. A larger record about agents takes the slot of a call: 1,024 of 4 MiB, whose answers the program did
+not read, were 3.5 GiB in the worker, which is in no box. No question is as large."""
 _TOO_MANY = f"A program may make {MOST_CALLS:,} calls: end it, and continue in another one."
 _TOO_LARGE = (
     f"The call was made, but its result has more than {MOST_REPLY_BYTES:,} bytes: ask for less at once."
@@ -183,11 +183,11 @@ _TOO_LARGE = (
 
 
 class Broken(Exception):
-    """The program has written something that is no record; the text says what."""
+    """The program has written something that is no record; the text shows it."""
 
 
 class _Record(BaseModel):
-    """A record of the program; `inside.py` says what each key means."""
+    """A record of the program; `inside.py` explains the keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -327,7 +327,7 @@ MARK = "SUBAGENT_PROGRAM"
 class ProgramEnvironment:
     """Where programs run: `python` in `cwd`, with exactly `environment`, or in a `box` with its own.
 
-    `spare` says which processes outlive the program that has started them.
+    `spare` knows which processes outlive the program that has started them.
     """
 
     python: str
@@ -512,9 +512,9 @@ class Execution:
         try:
             await off_loop(lambda: started.append(ProgramProcess.start(self.environment, mark, capture)))
             process = started[0]
-            # the limit has room for what stands around the arguments of the longest call
+            # the limit has room for what surrounds the arguments of the longest call
             streams = await asyncio.open_connection(sock=process.line, limit=MOST_REQUEST_BYTES + 4_096)
-            # a flow cannot go on in another program
+            # a flow cannot continue in another program
             most_calls = MOST_CALLS if self.task["flow"] is None else MOST_RECORDS
             channel = Channel(*streams, self.answer, most_calls)
             begun = await self._begun(process, channel)
@@ -543,7 +543,7 @@ class Execution:
         raise OSError(f"{self.environment.python} did not start: {words}")
 
     async def _begun(self, process: ProgramProcess, channel: Channel) -> bool:
-        """Give the program its task, once its box is known to be closed; False if it did not get so far."""
+        """Send the program its task, once its box is known to be closed; False if it did not get so far."""
         try:
             async with asyncio.timeout(START_SECONDS):
                 if not await channel.begins():

@@ -81,7 +81,7 @@ class FlowRunner:
         return Outcome(output, failure=Failure(code="invalid_output", message=cut(wrong), hint=_HINT))
 
     def cut_short(self, failure: Failure) -> Outcome:
-        """Return the outcome of a run that something else ends; what its calls gave is on record."""
+        """Return the outcome of a run that something else ends; the results of its calls are on record."""
         return Outcome("", failure=failure)
 
     async def stop_programs(self) -> None:

@@ -1,8 +1,8 @@
 """Which call of a program is which, by what it asks and never by its position; and what becomes of it. Pure.
 
 Two calls are one and the same if an agent would be asked the same: prompt, system prompt, model, tools,
-schema, contents of the inputs, base commit. Equal calls of one program are told apart by their number, or by
-the `key` that the program gives.
+schema, contents of the inputs, base commit. Equal calls of one program are distinguished by their number, or
+by the `key` that the program sets.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from subagent_server.run.records import Record
 from subagent_server.run.states import Status
 
 CUT = frozenset({"crashed", "lost", "timeout", "budget", "storage"})
-"""The codes of runs that something else has ended: they go on at their last whole turn."""
+"""The codes of runs that something else has ended: they continue at their last whole turn."""
 _ASKED = (
     *("runner", "command", "args", "effort", "tools", "disallowed_tools", "agents", "output_schema"),
     *("named_servers", "other_models", "code_mode", "isolation"),
@@ -48,7 +48,7 @@ def digest(*values: Any) -> str:
 def call_digest(
     agent: AgentDefinition, prompt: str, inputs: Sequence[bytes], cwd: str | None, base: str | None
 ) -> str:
-    """Return the hash of a call. `cwd` is as the program gives it, `base` the commit of its worktree.
+    """Return the hash of a call. `cwd` is as the program wrote it, `base` the commit of its worktree.
 
     Raises:
         BadArgument.
@@ -72,7 +72,7 @@ def _dumped(record: Record, keys: Iterable[str]) -> dict[str, Any]:
 
 
 class Identities:
-    """Gives each call of a program its identity: that of its hash and its key, or its number among equals."""
+    """Computes the identity of each call of a program: from its hash and key, or its number among equals."""
 
     def __init__(self) -> None:
         self._numbers: Counter[str] = Counter()
@@ -97,7 +97,7 @@ class Fate(StrEnum):
 def fate_of(status: Status, code: str | None, *, has_begun: bool, is_ours: bool, retry_failed: bool) -> Fate:
     """Return what becomes of a call for which there is a run of this status and failure.
 
-    `has_begun` says that the run has a conversation, `is_ours` that the program's own run has started it.
+    `has_begun`: the run has a conversation; `is_ours`: the program's own run has started it.
     """
     if not status.is_terminal:
         return Fate.RUNNING if is_ours else Fate.RESUMED

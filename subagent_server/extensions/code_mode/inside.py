@@ -1,6 +1,6 @@
 """The part of this package that runs inside a program's own interpreter, around its code.
 
-Any Python since 3.9 runs it, with the standard library alone. It is given to the interpreter as text
+Any Python since 3.9 runs it, with the standard library alone. It is passed to the interpreter as text
 (`execution.py`), because a box does not show this package, and is never imported here. It imports little,
 because every program waits for it.
 
@@ -297,7 +297,7 @@ class Call:
         return self._run_id
 
     def plan(self) -> None:
-        """Have the host check the call and give it its identity: equal calls are told apart by order."""
+        """Have the host check the call and compute its identity: equal calls are distinguished by order."""
         if self._number is None:
             self._number = self._line.call("@plan", {"agent": self._agent, "arguments": self._arguments})
 
@@ -417,7 +417,7 @@ def _side_by_side(work: Any, many: int) -> None:
 
 
 def _calls_of(arguments: tuple[Any, ...], with_faults: bool) -> tuple[Any, ...]:
-    """Return what `gather` was given, checked; calls of agents get their identities in this order.
+    """Return the arguments of `gather`, checked; calls of agents get their identities in this order.
 
     A call that cannot be made raises here, before any other begins, or, `with_faults`, when its turn comes.
     """
@@ -539,7 +539,7 @@ def _calls_run(tree: Any) -> bool:
 def _check_calls(tree: Any, names: dict[str, Any]) -> None:
     """Find calls of tools that cannot go well before any of the code runs: the others may have effects.
 
-    What the code gives a meaning of its own, wherever it does, is not checked.
+    A name that the code itself binds, anywhere in it, is not checked.
 
     Raises:
         WrongCall: there is no such tool, or it does not take these arguments.
@@ -635,7 +635,7 @@ def _execute(code: Any, names: dict[str, Any], module: str) -> dict[str, Any]:
 
 
 def _finish(value: Any) -> Any:
-    """Return the value of a coroutine, or what was given."""
+    """Return the value of a coroutine, or `value` itself."""
     if not hasattr(value, "send") or not hasattr(value, "cr_code"):
         return value
     import asyncio

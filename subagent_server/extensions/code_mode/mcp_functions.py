@@ -42,7 +42,7 @@ class McpFunctions(Functions):
         return cls(listed, excluded, KeptOutputs(setup.outputs, setup.masker))
 
     def is_read_only(self, function: ToolFunction) -> bool:
-        """Whether the server says that a tool changes nothing."""
+        """Whether the server declares that a tool changes nothing."""
         annotations = self._tool(function).named.tool.annotations
         return annotations is not None and annotations.read_only_hint is True
 
@@ -61,7 +61,7 @@ class McpFunctions(Functions):
 def called(answer: CallAnswer, function: ToolFunction, kept: KeptOutputs) -> Called:
     """Return what a call has brought: its value, as the program gets it, and what the model sees of it.
 
-    A tool that says what it returns returns that value. Any other returns text, with its structured content
+    A tool with an output schema returns its value. Any other returns text, with its structured content
     at hand: so the type of a result never depends on the data.
     """
     structured = answer.result.structured_content

@@ -31,7 +31,7 @@ STUB_NAMES = frozenset(
 RESERVED = (
     PROGRAM_NAMES | STUB_NAMES | {CODE_TOOL_NAME, *dir(builtins), *keyword.kwlist, *sys.stdlib_module_names}
 )
-"""The names that mean something else in a program, so no tool is offered under them without its namespace."""
+"""The names that mean something else in a program, so no tool has one without its namespace."""
 
 _LONGEST = 64
 _DIGEST = 8
@@ -97,7 +97,7 @@ def as_comment(words: Iterable[str]) -> str:
 
 
 def as_docstring(text: str) -> str:
-    """Return the body of a function: a docstring that says `text`."""
+    """Return the body of a function: a docstring of `text`."""
     lines = [line.rstrip() for line in cut(text, MAX_DOCSTRING_CHARACTERS).strip().splitlines()]
     if not any(lines):
         return "    ...\n"

@@ -112,7 +112,7 @@ class PythonType:
         return " | ".join([*literal, *(each for each in self.members if each != "None"), *nothing])
 
     def within(self, form: str) -> "PythonType":
-        """Return the type `form`, in which `{}` stands for this one."""
+        """Return the type `form`, with this one instead of `{}`."""
         return PythonType((form.format(self.annotation()),), (), self.reasons)
 
     def without(self, name: str) -> "PythonType":
@@ -123,7 +123,7 @@ class PythonType:
         return PythonType(members, self.literals, self.reasons, early)
 
     def annotation(self) -> str:
-        """Return the expression for a place where a type that comes later must be quoted."""
+        """Return the expression for a position where a type that comes later must be quoted."""
         return repr(self.text) if self.early else self.text
 
     def takes(self, value: Any) -> bool:
@@ -195,7 +195,7 @@ _SHAPES = frozenset(
     {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "items", "prefixItems"}
     | {"properties", "additionalProperties", "patternProperties"}
 )
-"""Keywords that say what a value looks like; all others only bound it."""
+"""Keywords for what a value looks like; all others only bound it."""
 _RULES = frozenset({"not", "if", "contains", "dependentSchemas", "dependentRequired", "propertyNames"})
 """Keywords that bound values in a way that a caller should know of."""
 
@@ -221,7 +221,7 @@ class TypeWriter:
 
     @property
     def definitions(self) -> list[str]:
-        """The named types; each stands after the types that its definition uses."""
+        """The named types; each comes after the types that its definition uses."""
         return [*self._defined, *reversed(self._defined_last)]
 
     def comment(self, schema: Any, found: PythonType, *, shows_default: bool = False) -> str:
@@ -329,13 +329,13 @@ class TypeWriter:
     def _chosen(
         self, whole: dict[str, Any], choice: str, name: str, depth: int, reference: str
     ) -> PythonType:
-        """Return the type of a choice: of each branch, together with what stands beside the choice."""
+        """Return the type of a choice: of each branch, together with the keywords next to the choice."""
         siblings = {key: value for key, value in whole.items() if key not in ("anyOf", "oneOf")}
         has_shape = not _SHAPES.isdisjoint(siblings)
         found: list[PythonType] = []
         for branch in whole[choice]:
             if has_shape and isinstance(branch, dict):
-                if _SHAPES.isdisjoint(branch):  # it only bounds what stands beside it
+                if _SHAPES.isdisjoint(branch):  # it only bounds what is next to it
                     return self.type_of(siblings, name, depth + 1, reference)
                 branch = joined(siblings, self._followed(branch, depth + 1))
             found.append(self.type_of(branch, name, depth + 1))
@@ -414,7 +414,7 @@ class TypeWriter:
         return name
 
     def _is_field(self, key: str) -> bool:
-        """Whether a key can stand in the body of a class."""
+        """Whether a key can be in the body of a class."""
         plain = key.isidentifier() and not keyword.iskeyword(key) and not key.startswith("__")
         is_free = key not in self._taken and key not in STUB_NAMES
         return plain and is_free and unicodedata.normalize("NFKC", key) == key

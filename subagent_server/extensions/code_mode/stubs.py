@@ -37,7 +37,7 @@ _TEXT = PythonType(("Text",))
 
 @dataclass(frozen=True)
 class ServerTool:
-    """A tool of an MCP server, as `tools/list` gave it. A schema may be anything."""
+    """A tool of an MCP server, as `tools/list` returned it. A schema may be anything."""
 
     server: str
     name: str
@@ -162,7 +162,7 @@ def _signature(name: str, lines: Sequence[tuple[str, str]], result: str) -> str:
 
 
 def _rest(tool: ServerTool, schema: InputSchema, reasons: Sequence[str]) -> str:
-    """Return the body of a function: what its signature does not say."""
+    """Return the body of a function: what its signature does not show."""
     parts = [tool.description.strip()]
     if schema.rule:
         parts.append(f"The arguments must also satisfy this JSON Schema: {schema.rule}")

@@ -1,1 +1,1 @@
-"""Evaluations: cases, trials, and what a judge says of them."""
+"""Evaluations: cases, trials, and the verdict of a judge on them."""

@@ -131,7 +131,7 @@ def eval_(
     if resume:
         err(f"{len(results)} of {len(trials)} trials have ended before.")
     facts = {"evaluation": str(path), "planned": len(trials), "began": evaluation.began}
-    # The cases that are not chosen now stay in the log: the next --resume goes on with them too.
+    # The cases that are not chosen now stay in the log: the next --resume continues with them too.
     with nullcontext() if kept is None else EvalLog(kept, facts, before_this.values()) as writer:
         stopped = _carried_out(session, evaluation, jobs, writer, results)
     order = {trial.key: index for index, trial in enumerate(trials)}
@@ -180,7 +180,7 @@ def _carried_out(
         signal.raise_signal(signal.SIGINT)
 
     interrupted, stopped = False, list[str]()
-    # the runs of a CI job that is cancelled would go on, and cost
+    # the runs of a CI job that is cancelled would continue, and cost
     signal.signal(signal.SIGTERM, terminated)
     try:
         asyncio.run(evaluation.work(jobs, ended))

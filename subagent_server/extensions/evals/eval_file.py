@@ -1,7 +1,7 @@
 """Evaluation files for `subagent eval`: cases, and the expectations that their results have to meet.
 
-A file is read as strictly as its schema says: an unknown key, or a value of the wrong type, is refused with
-its line.
+A file is read as strictly as its schema demands: an unknown key, or a value of the wrong type, is refused
+with its line.
 """
 
 import csv
@@ -43,14 +43,14 @@ from subagent_server.run.schemas import DIALECT
 from subagent_server.run.states import MAX_PROMPT_CHARACTERS
 
 EVALS = "evals"
-"""The directory of a project for its evaluation files; they may lie beside it too."""
+"""The directory of a project for its evaluation files; they may lie next to it, too."""
 MAX_TIMES = 1_000
 MAX_ROWS = 10_000
 MAX_VALUES = 100_000
 """Of all cases of a file."""
 MAX_COMMAND_SECONDS = 600
 COMMAND_SECONDS = 60
-"""How long an expected command may take, unless its expectation says otherwise."""
+"""How long an expected command may take, unless its expectation has a time of its own."""
 _MOST_TRUSTED = 200
 
 
@@ -69,7 +69,7 @@ _Seconds = Annotated[float, Field(gt=0)]
 
 
 def _texts(value: object) -> object:
-    """Return what is wanted as a list of texts: one text or number stands for itself."""
+    """Return what is wanted as a list of texts: one text or number is a list of itself."""
     return [_word(each) for each in value] if isinstance(value, list) else [_word(value)]
 
 
@@ -150,7 +150,7 @@ class Expectation(_Part):
 
     @property
     def scorer(self) -> tuple[str, list[str] | bool] | None:
-        """The ready scorer, and the targets that it has; `True` stands for those of the case."""
+        """The ready scorer, and the targets that it has; `True` means those of the case."""
         found = ((name, getattr(self, name)) for name in SCORERS if getattr(self, name) is not None)
         return next(found, None)
 
@@ -355,7 +355,7 @@ def _rows_of(source: Path) -> Iterator[dict[str, Any]]:
 
 
 def _table(source: Path, rows: "csv.DictReader[str]") -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table; empty cells beside it, as spreadsheets write them, do not count."""
+    """Yield the rows of a table; empty cells around it, as spreadsheets write them, do not count."""
     columns = Counter(filter(None, rows.fieldnames or ()))
     if (repeated := next((name for name, count in columns.items() if count > 1), None)) is not None:
         raise BadEvalFile(source, f"the column {shorten(repeated)} appears twice", 1)
@@ -368,7 +368,7 @@ def _table(source: Path, rows: "csv.DictReader[str]") -> Iterator[dict[str, Any]
 
 
 Reach = dict[str, list[str]]
-"""What trust in a file has to cover: its commands, and the places outside of its project.
+"""What trust in a file has to cover: its commands, and the paths outside of its project.
 
 The keys are the cases, with the number of the expectation or with `places`.
 """
@@ -446,7 +446,7 @@ def _repeated(value: Value) -> Iterator[tuple[str, int]]:
 
 
 def _reason(problem: Any) -> str:
-    """Return what is wrong, with the place of the key: `cases[0].expect[1] has ...`."""
+    """Return what is wrong, with the path of the key: `cases[0].expect[1] has ...`."""
     location = ""
     for step in problem["loc"]:
         if problem["type"] != "extra_forbidden" and "[" in str(step):
@@ -478,13 +478,13 @@ _PARTS: dict[str, type[_Part]] = {
 
 
 def _part_at(location: Sequence[int | str]) -> type[_Part]:
-    """Return what the keys at a place belong to."""
+    """Return the model of the part that has the key at `location`."""
     inner = [_PARTS[step] for step in location[:-1] if isinstance(step, str) and step in _PARTS]
     return inner[-1] if inner else EvalFile
 
 
 def _line(whole: Value, location: tuple[int | str, ...]) -> int | None:
-    """Return the line of the last key of a place that the file has."""
+    """Return the line of the last key of a path that the file has."""
     line, value = None, whole
     for step in location:
         if isinstance(value, Block) and str(step) in value:

@@ -1,6 +1,6 @@
-"""The log of an evaluation: JSON lines, its facts first, then each trial. `--resume` goes on from it.
+"""The log of an evaluation: JSON lines, its facts first, then each trial. `--resume` continues from it.
 
-A log is kept for each evaluation in the state directory of the user, or where `--log` says.
+A log is kept for each evaluation in the state directory of the user, or at the path of `--log`.
 """
 
 import json
@@ -102,7 +102,7 @@ class EvalLog:
 
 
 def read_log(path: Path, of: Path | None = None) -> tuple[list[TrialResult], str | None]:
-    """Return the trials of a log, or of what `--json` printed, and when it began, as far as it says so.
+    """Return the trials of a log, or of what `--json` printed, and when it began, as far as it is in there.
 
     A last line that is cut is left out. `of` is the evaluation file whose log it has to be, because to resume
     it drops other trials. Its name alone counts: a CI job has another directory each time.

@@ -28,7 +28,7 @@ Key = tuple[str, str, str]
 
 
 class Sums:
-    """The figures of some trials. What was not begun counts neither as passed nor as failed."""
+    """The numbers of some trials. What was not begun counts neither as passed nor as failed."""
 
     def __init__(self, results: Iterable[TrialResult]) -> None:
         self._results = list(results)
@@ -116,7 +116,7 @@ def _compared(now: Iterable[TrialResult], before: Iterable[TrialResult]) -> tupl
 def _table(
     names: Sequence[str], widths: Sequence[int], rows: Mapping[Key, Sequence[str]], total: Sequence[str]
 ) -> str:
-    """Return a table; case, agent and model share what the figures leave of the line.
+    """Return a table; case, agent and model share what the numbers leave of the line.
 
     The case, whose name is a sentence, gets what the names of agents and models do not need of it.
     """

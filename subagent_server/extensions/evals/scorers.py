@@ -1,4 +1,4 @@
-"""The ready scorers of evaluations: whether a text gives what was wanted. Pure.
+"""The ready scorers of evaluations: whether a text has what was wanted. Pure.
 
 Case, white space at the ends of lines, and punctuation around the whole do not count, as in Inspect's scorers
 of these names.
@@ -63,7 +63,7 @@ SCORERS: Mapping[str, Callable[[str, str, Decimal], bool]] = {
 
 
 def passes(scorer: str, text: str, targets: Sequence[str], tolerance: Decimal) -> bool:
-    """Whether a text gives one of the targets."""
+    """Whether a text has one of the targets."""
     return any(SCORERS[scorer](text, target, tolerance) for target in targets)
 
 
@@ -71,7 +71,7 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).strip(_AROUND)
 
 
-# -- Figures of repeated trials.
+# -- Numbers of repeated trials.
 
 
 def pass_at(trials: int, passed: int, most: int) -> float:

@@ -1,6 +1,6 @@
 """An evaluation: each case is tried with each agent and model, so many times, as ordinary runs, and judged.
 
-The result of a run is data, whatever it says. Patterns and schemas are checked in a process that can be
+The result of a run is data, whatever it contains. Patterns and schemas are checked in a process that can be
 killed. An expected command runs with the rights of the user, in the directory in which the agent has worked;
 its file has been trusted before.
 
@@ -50,7 +50,7 @@ _USED_UP = "the budget of the evaluation is used up"
 
 
 _OF_THE_AGENT = frozenset({"agent_error", "invalid_output", "max_turns", "timeout", "budget", "ask_timeout"})
-"""The failures of a run that say something of its agent; others are errors of the evaluation."""
+"""The failures of a run that are those of its agent; others are errors of the evaluation."""
 TrialKey = tuple[str, str, str | None, int]
 """Case, agent, model and repetition."""
 
@@ -65,7 +65,7 @@ class TrialResult(Record):
     """How a trial went, as the log and `--json` have it. `problems` are why it failed.
 
     `passed` is None if it was not begun, because there was no budget left or too much went wrong. `error`: it
-    says nothing of the agent, because the run could not be carried out, or not be judged. The cost is that
+    proves nothing of the agent, because the run could not be carried out, or not be judged. The cost is that
     of the run and of its judges, as far as it is known; `at_least` has `costUsd` if a part of it is not.
     """
 
@@ -86,7 +86,7 @@ class TrialResult(Record):
 
     @property
     def key(self) -> TrialKey:
-        """What tells its trial from all others of its file."""
+        """What distinguishes its trial from all others of its file."""
         return self.case, self.agent, self.model, self.number
 
     def to_wire(self, *, with_digest: bool = False) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Trial:
 
     @property
     def key(self) -> TrialKey:
-        """What tells it from all others of its file."""
+        """What distinguishes it from all others of its file."""
         return self.case.name, self.agent, self.model, self.number
 
     @property
@@ -164,7 +164,7 @@ class Evaluation:
     async def work(self, jobs: int, on_end: Callable[[TrialResult], None]) -> None:
         """Carry out the trials, `jobs` at once. Call it in the main thread.
 
-        If it is cancelled, the runs in `active` go on until `stop_active`.
+        If it is cancelled, the runs in `active` continue until `stop_active`.
         """
         waiting, self._changes = trials_of(self.file), Changes(self.service.store)
         self._earlier = await asyncio.to_thread(self._runs_before)
@@ -299,7 +299,7 @@ class Evaluation:
     async def _run(self, trial: Trial, order: StartOrder, answer: str | None, runs: list[str]) -> RunMeta:
         """Start a run and return it when it has ended, with none of its processes left.
 
-        A run that an evaluation has started before it was killed is taken in its place.
+        A run that a killed evaluation had started for this trial is taken instead of a new one.
         """
         call_id = self._name + _digest(trial.digest, *trial.key, len(runs))
 
@@ -318,7 +318,7 @@ class Evaluation:
         return meta
 
     def _ended(self, run_id: str, answer: str | None) -> RunMeta | None:
-        """Return a run that has ended; one that works is answered, or stopped if it may not go on."""
+        """Return a run that has ended; one that works is answered, or stopped if it may not continue."""
         observed = observe(self.service.store, run_id, self.caller)
         meta = observed.meta
         self._count(meta)
@@ -449,7 +449,7 @@ async def _not_found(pattern: str, text: str) -> str | None:
 
 
 def _question_to(judging: Judging, case: EvalCase, result: str) -> str:
-    """Return the prompt of a judge. The result stands between marks that its author cannot know."""
+    """Return the prompt of a judge. The result is between marks that its author cannot know."""
     mark = secrets.token_hex(8)
     wanted = f"What is wanted: {' or '.join(case.target)}\n\n" if case.target else ""
     return (

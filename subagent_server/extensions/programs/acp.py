@@ -40,7 +40,7 @@ from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions
 
 _LOGIN = -32000
-"""The code by which an agent says that it needs a login first."""
+"""The code of an agent that needs a login first."""
 _QUIET_SECONDS = 1.0
 """Some agents repeat the conversation behind the answer to `session/load`: it is over after this silence."""
 _LONGEST_TEXT = 4 << 20
@@ -52,11 +52,11 @@ _ENDS = {
     "cancelled": ("It gave its turn up.", "agent_error"),
 }
 _EMPTY_REPLY = "Error: No response was returned. Send your message again to retry."
-"""What Copilot says of a model that has answered, and used tokens, without a word (seen in 1.0.102)."""
+"""What Copilot prints if a model has answered, and used tokens, without a word (seen in 1.0.102)."""
 _RETRY = re.compile(r"Info: [^\n]*[Rr]etrying\.\.\.")
-"""What Copilot says of a request that failed, as a piece of its model's text (seen in 1.0.102)."""
+"""What Copilot prints if a request failed, as a piece of its model's text (seen in 1.0.102)."""
 _NOTICES = ("Warning: ", "Config warning: ", "*Context compacted")
-"""How codex-acp begins what it says besides its model, but for errors (read in 2.6.0)."""
+"""How codex-acp begins its own texts, those of its model and errors apart (read in 2.6.0)."""
 _SILENT = (
     schema.UserMessageChunk,
     schema.AvailableCommandsUpdate,
@@ -71,7 +71,7 @@ Call = schema.ToolCall | schema.ToolCallUpdate
 
 
 ASKING_MODES = ("default", "ask", "read-only", "manual")
-"""Modes in which agents ask before a tool that changes something, the first that is offered is chosen.
+"""Modes in which agents ask before a tool that changes something; the first that the agent has is chosen.
 
 `default` is that of Claude Code ("Always ask"), Gemini CLI and Qwen Code, `read-only` that of Codex.
 """
@@ -96,7 +96,7 @@ class AcpDialect:
         self._updates = _Updates(events, most_turns, self._bound_turns, self.tool_of, self._is_notice)
         self._session = ""
         self._is_cut = False
-        events.counts("tool_calls")  # of turns the protocol does not tell
+        events.counts("tool_calls")  # the protocol does not report turns
 
     def launch(self) -> Launch:
         """Return its command line. `{mcpConfig}` is for agents that take no stdio server with a session.
@@ -117,7 +117,7 @@ class AcpDialect:
         return Launch([agent.command or "", *args], NO_MENTIONS)
 
     def first_words(self) -> str:
-        """Return the words that begin the conversation: the protocol has no place for a system prompt."""
+        """Return the words that begin the conversation: the protocol has no field for a system prompt."""
         return self._task.system
 
     def login_hint(self) -> str:
@@ -125,7 +125,7 @@ class AcpDialect:
         return f"Start `{self._task.agent.command}` by hand once and log in."
 
     def tool_of(self, call: Call) -> str:
-        """Return the tool of a call: the protocol has its kind, and some agents its name beside that."""
+        """Return the tool of a call: the protocol has its kind, and some agents add its name."""
         meta, title = members(call.field_meta), call.title or ""
         named = meta.get("toolName") or members(meta.get("claudeCode")).get("toolName")  # Qwen Code, Claude's
         # the title of other kinds is a command, a path or a description: words of the model
@@ -133,14 +133,14 @@ class AcpDialect:
         return name_of(text_of(named) or (title if is_name else call.kind) or title) or "tool"
 
     def own_prefixes(self) -> Sequence[str]:
-        """Return what may stand before the name of a tool of the child's server."""
+        """Return what may come before the name of a tool of the child's server."""
         return f"mcp__{self._task.child.name}__", f"{self._task.child.name}/"
 
     async def before_resuming(self, session: str) -> None:
         """Wait until a session can be resumed."""
 
     async def converse(self, process: AgentProcess) -> Outcome:
-        """Open the session, give it the task, and return how the turn ended."""
+        """Open the session, send it the task, and return how the turn ended."""
         self._conversation = RpcConversation(self.title, self._events, self._permissions)
         client: Any = self  # without files and terminals: `_Lines` refuses what asks for them
         self._agent = connect_to_agent(client, _Lines(process, self._events, self._updates))
@@ -188,7 +188,7 @@ class AcpDialect:
         return self._outcome(ended)
 
     async def _open(self, agent: ClientSideConnection, capabilities: schema.AgentCapabilities | None) -> None:
-        """Open the session to carry on, or a new one."""
+        """Open the session to continue, or a new one."""
         child = self._task.child
         own = schema.McpServerStdio(name=child.name, command=child.command, args=list(child.args), env=[])
         servers: list[_Server] = [
@@ -218,7 +218,7 @@ class AcpDialect:
     async def _ask_first(
         self, agent: ClientSideConnection, opened: schema.NewSessionResponse | schema.LoadSessionResponse
     ) -> None:
-        """Choose the mode in which the agent asks for permissions; note if it offers none."""
+        """Choose the mode in which the agent asks for permissions; note if it has none."""
         if opened.modes is None:
             self._events.note(f"{self.title} has no modes to choose from: {_ASKS_BY_ITSELF}.")
             return
@@ -236,7 +236,7 @@ class AcpDialect:
                     f"{self.title} stays in its mode {current[:80]!r} ({error}): {_ASKS_BY_ITSELF}."
                 )
 
-    # -- what it tells and asks, called by the library
+    # -- what it reports and asks, called by the library
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         """Take an update of the session."""
@@ -287,7 +287,7 @@ class AcpDialect:
         return Outcome(self._events.text)
 
     def _is_error(self, ended: schema.PromptResponse) -> bool:
-        """Whether its last words say that its model did not answer (bad key, busy, down).
+        """Whether its last words mean that its model did not answer (bad key, busy, down).
 
         It ends its turn as if all were well, and the text has no id (seen in 1.0.102 and 2.6.0).
         """
@@ -327,14 +327,14 @@ class AcpDialect:
         return self._events.failed(f"{self.title} failed: {message}", "model_error")
 
     def _spend(self, ended: schema.PromptResponse) -> None:
-        """Take the tokens that the answer to the prompt tells of; Gemini CLI has a form of its own."""
+        """Take the tokens that the answer to the prompt reports; Gemini CLI has a form of its own."""
         quota = members(members(members(ended.field_meta).get("quota")).get("token_count"))
         found = {
             "input_tokens": count_of(quota.get("input_tokens")),
             "output_tokens": count_of(quota.get("output_tokens")),
             "cost_usd": self._cost(),
         }
-        # opencode tells of its last call alone (seen in 1.18.33)
+        # opencode reports its last call alone (seen in 1.18.33)
         is_part = self._command == "opencode" and self._events.usage.tool_calls
         if (usage := ended.usage) and not is_part:
             read, written = count_of(usage.cached_read_tokens), count_of(usage.cached_write_tokens)
@@ -382,12 +382,12 @@ class _Lines(JsonLines):
 
 
 class _Updates:
-    """Tells `ProgramEvents` what an agent does. Nothing counts before `begin`, because
+    """Reports to `ProgramEvents` what an agent does. Nothing counts before `begin`, because
     agents repeat old conversations.
 
     What `is_notice` is a warning, and no text of the model.
     `bound` is called once, when the calls of turn `most_turns` have ended and another turn would follow. The
-    protocol does not tell of turns, so calls that are open at the same time are taken for one.
+    protocol does not report turns, so calls that are open at the same time are taken for one.
     """
 
     def __init__(
@@ -463,7 +463,7 @@ class _Updates:
             self._events.other(kind, update)
 
     def flush(self) -> None:
-        """Tell the text that has been put together."""
+        """Report the text that has been put together."""
         text, self._parts, self._size = "".join(self._parts), [], 0
         if self._is_thought:
             self._events.think(text)
@@ -484,7 +484,7 @@ class _Updates:
         return self._open.get(call_id) or self._tool_of(call), shown
 
     def denied(self, call: schema.ToolCallUpdate, reason: str) -> None:
-        """Close a call that was not allowed: not every agent tells of its end."""
+        """Close a call that was not allowed: not every agent reports its end."""
         self._end(name_of(call.tool_call_id), reason, is_error=True)
 
     def _add(self, text: str, message: str | None, *, is_thought: bool) -> None:
@@ -530,7 +530,7 @@ class _Updates:
 
 
 def _shown(call: Call) -> Message:
-    """Return what people are shown of a call: the arguments if the agent gives them, else its words."""
+    """Return what people are shown of a call: the arguments if the agent sends them, else its words."""
     if isinstance(call.raw_input, dict):
         return call.raw_input
     written = call.raw_input if isinstance(call.raw_input, str) else None  # as JSON (Mistral Vibe)

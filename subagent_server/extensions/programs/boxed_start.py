@@ -1,8 +1,8 @@
 """The box of a program that carries out a run.
 
-It has one if its agent file says `sandbox: bwrap`, or if a run can write the program or a file that is an
+It has one if its agent file has `sandbox: bwrap`, or if a run can write the program or a file that is an
 argument of it: outside of every box nothing is executed that a run could have written. The box shows the
-program's installation, the relay to its worker, and in the place of its state directory one of the run's
+program's installation, the relay to its worker, and instead of its state directory one of the run's
 own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
 """
 
@@ -139,7 +139,7 @@ def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:
 def host_program(setup: RunnerSetup, command: str) -> str:
     """Return the path of a program that works without a box.
 
-    It is looked up where no run writes, unless the agent file says `sandbox: none`.
+    It is looked up where no run writes, unless the agent file has `sandbox: none`.
 
     Raises:
         NoHostProgram.
@@ -164,7 +164,7 @@ def _is_written(setup: RunnerSetup) -> bool:
 
 
 def _found(setup: RunnerSetup) -> Path | None:
-    """Return the path of the program, with links; None if it is not here, which its start says."""
+    """Return the path of the program, with links; None if it is not here, which its start reports."""
     command = program_of(setup.agent) or ""
     found = shutil.which(command, path=setup.environment.get("PATH"))
     return None if found is None else Path.cwd() / found

@@ -2,7 +2,7 @@
 
 The program starts a relay (`extensions/programs/relay.py`) as its MCP server, which leads to pipes that the
 program has inherited. So the token of the run stays outside of a box, nothing lies on a disk, a box needs
-no socket, and nothing heavy waits beside each program. Whoever may look into the program has the rights of
+no socket, and nothing heavy waits next to each program. Whoever may look into the program has the rights of
 the run: in a box, the processes of the same box. They can also write into these pipes and empty them, so
 nothing here waits for a pipe without the event loop.
 """
@@ -71,7 +71,7 @@ class _Pipe:
     def clear(self) -> None:
         """Throw away what lies in it."""
         with os.fdopen(self.opened(os.O_RDONLY), "rb", buffering=0) as file:
-            for _ in range(_MOST_CHUNKS):  # more than a pipe holds: another process may go on writing
+            for _ in range(_MOST_CHUNKS):  # more than a pipe holds: another process may keep writing
                 if not file.read(_CHUNK):
                     break
 

@@ -47,13 +47,13 @@ _SETTINGS = {
     **NO_MENTIONS,
 }
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
-"""What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""
+"""The defaults of `apiKeyEnv` and `baseUrl` in an agent file."""
 _UNAVAILABLE = (
     *("Workflow", "Monitor", "ScheduleWakeup", "CronCreate"),
     *("EnterWorktree", "EnterPlanMode", "ExitPlanMode", "AskUserQuestion"),
 )
 """What works on after its answer, which ends the run; a worktree in the `.claude` of the project; questions
-to a person at a terminal that is not there: `ask_parent` takes their place."""
+to a person at a terminal that is not there: `ask_parent` replaces them."""
 _MOST_OPEN = 32
 """Requests that wait for their answers, or for a program that reads them; then nothing more is read."""
 _LIMITS = {
@@ -125,7 +125,7 @@ class ClaudeDialect:
         yield f"mcp__{self._task.child.name}"
         if agent.permission_mode not in (None, "bypassPermissions"):
             yield from (_name(tool) for tool in agent.tools or [] if "(" in tool and tool not in agent.ask)
-            return  # the mode says what happens without a question
+            return  # the mode decides what happens without a question
         if agent.tools is None:
             yield from (f"mcp__{name}" for name in agent.mcp_servers)
         yield from (_name(tool) for tool in agent.tools or [] if tool not in agent.ask)
@@ -170,7 +170,7 @@ class ClaudeDialect:
     # -- the conversation
 
     async def converse(self, process: AgentProcess) -> Outcome:
-        """Give it the task, answer its requests, and read its events until its result."""
+        """Send it the task, answer its requests, and read its events until its result."""
         self._refused: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         talking = asyncio.create_task(self._talk(process))
         try:
@@ -197,7 +197,7 @@ class ClaudeDialect:
         return await self._broken_off(process)
 
     def interrupt(self, process: AgentProcess) -> None:
-        """Send it SIGINT, at which it ends its turn and says what that has cost."""
+        """Send it SIGINT, at which it ends its turn and reports the cost."""
         process.interrupt()
 
     async def _take(self, event: dict[str, Any], process: AgentProcess) -> None:
@@ -292,7 +292,7 @@ class ClaudeDialect:
         try:
             permission = await self._permissions.ask(tool, arguments, text_of(request.get("decision_reason")))
         except RunOver:
-            return  # it is interrupted next, and then says what it has cost
+            return  # it is interrupted next, and then reports what it has cost
         except SubagentError as error:
             if not self._refused.done():
                 self._refused.set_exception(error)
@@ -313,7 +313,7 @@ class ClaudeDialect:
                     self._task = self._task.without_session()
                     raise SessionLost(error)
         before, totals = self._events.usage, _totals(event, self._task.spent)
-        # at the end of its budget it gives 0 for tokens that it has told of before
+        # at the end of its budget it reports 0 for tokens that it has reported before
         known = {name: count for name, count in totals.items() if count or not getattr(before, name)}
         self._events.spend(before.model_copy(update=known))
         return judged_end(event, self._task.agent, self._asked, self._events)
@@ -327,7 +327,7 @@ class ClaudeDialect:
 
 
 def _tokens(usage: dict[str, Any]) -> dict[str, int]:
-    """Return the counts of tokens that the event gives."""
+    """Return the counts of tokens in the event."""
     counts = {
         "input_tokens": count_of(usage.get("input_tokens")),
         "output_tokens": count_of(usage.get("output_tokens")),
@@ -347,7 +347,7 @@ _OF_MODELS = {
 
 
 def _totals(event: dict[str, Any], spent: Decimal | None) -> dict[str, Any]:
-    """Return the figures of the run. The cost in the event is that of the whole session, `spent` before."""
+    """Return the usage of the run. The cost in the event is that of the whole session, `spent` before."""
     totals: dict[str, Any] = dict(_tokens(members(event.get("usage"))))
     models = members(event.get("model_usage_since_last_result")).values()
     for name, key in _OF_MODELS.items():

@@ -45,7 +45,7 @@ _QUIET = (
     *("thread/", "turn/started", "account/", "serverRequest/", "remoteControl/", "rawResponse/", "hook/"),
     *("skills/", "app/", "mcpServer/"),
 )
-"""The beginnings of notifications that say nothing of the run."""
+"""The beginnings of notifications that are not about the run."""
 _OF_THREAD = ("item/", "turn/", "thread/", "rawResponseItem/", "error")
 _PROGRESS = ("/delta", "/outputDelta", "Delta", "/progress", "/patchUpdated")
 _WARNINGS = frozenset({"warning", "configWarning", "guardianWarning", "deprecationNotice"})
@@ -135,7 +135,7 @@ class CodexDialect:
 
     async def _open(self) -> None:
         client = {"name": "subagent", "version": "1"}
-        # the raw events tell of the calls that its sandbox refuses
+        # the raw events report the calls that its sandbox refuses
         hello = await self._call("initialize", clientInfo=client, capabilities={"experimentalApi": True})
         await self._connection.send_notification("initialized", {})
         self._check_home(text_of(hello.get("codexHome")))
@@ -197,7 +197,7 @@ class CodexDialect:
         return {"mcp_servers": servers, **effort}
 
     def _check_home(self, home: str) -> None:
-        """Codex's sandbox does not start from below the temporary directory, and no command tells why."""
+        """Codex's sandbox does not start from below the temporary directory, and no command shows why."""
         if home and not self._task.boxed and Path(home).is_relative_to(tempfile.gettempdir()):
             raise RunRefused(
                 "config",
@@ -210,7 +210,7 @@ class CodexDialect:
         try:
             account = await self._call("account/read", refreshToken=False)
         except RequestError:
-            return  # an older version: the first request of its model will tell
+            return  # an older version: the first request of its model will show it
         if account.get("requiresOpenaiAuth") is True and not account.get("account"):
             hint = about_login(self._task.agent, "Run `codex login` once, then start it again.")
             raise RunRefused("config", "Codex is not logged in.", hint)
@@ -260,7 +260,7 @@ class CodexDialect:
         permission = await self._conversation.permission(tool, arguments, why, lasts=lasts)
         return "accept" if permission.allowed else "decline"
 
-    # -- what it tells
+    # -- what it reports
 
     def _notified(self, method: str, params: Message) -> None:
         """Take a notification."""
@@ -278,7 +278,7 @@ class CodexDialect:
     def _started(self, params: Message) -> None:
         item = members(params.get("item"))
         if text_of(item.get("type")) not in _UNSEEN:
-            self._begin_turn()  # of a thread that is resumed no raw event tells it before
+            self._begin_turn()  # in a resumed thread no raw event comes before
         self._items.started(item)
 
     def _completed(self, params: Message) -> None:
@@ -307,7 +307,7 @@ class CodexDialect:
         usage = members(params.get("tokenUsage"))
         total = _usage(members(usage.get("total")))
         if not self._turn:
-            self._before = total  # Codex tells it of a thread that is resumed
+            self._before = total  # Codex reports it for a thread that is resumed
         if params.get("turnId") != self._turn:
             return
         if self._before is None:
@@ -449,7 +449,7 @@ def _mcp_tool(server: str, tool: str) -> str:
 
 
 class _Items:
-    """Tells `ProgramEvents` of items. `changes` are the files of each open patch."""
+    """Reports items to `ProgramEvents`. `changes` are the files of each open patch."""
 
     def __init__(self, events: ProgramEvents) -> None:
         self.changes: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
 """Any program: the task on its stdin or as an argument, its output or a JSON file as the result.
 
-In `args` these stand for what the run has: `{prompt}`, `{systemPrompt}`, `{model}`, `{effort}`, `{mcpConfig}`
-(a file that names the child's MCP server) and `{resultFile}` (a file for the result: JSON, or text).
+In `args` these fields are replaced: `{prompt}`, `{systemPrompt}`, `{model}`, `{effort}`, `{mcpConfig}` (a
+file that names the child's MCP server) and `{resultFile}` (a file for the result: JSON, or text).
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class CommandDialect:
         return Launch(argv, {_RESULT_VARIABLE: str(self._result.path), _CONFIG_VARIABLE: config})
 
     async def converse(self, process: AgentProcess) -> Outcome:
-        """Give the program its task, and take its output until it exits."""
+        """Send the program its task, and take its output until it exits."""
         telling = asyncio.create_task(self._tell(process))
         try:
             async for line in process.lines():
@@ -159,7 +159,7 @@ class _Output:
             self._timer = asyncio.get_running_loop().call_later(_TELL_SECONDS, self._say)
 
     def end(self, left_out: int) -> None:
-        """Tell the rest, and how many lines were too long."""
+        """Report the rest, and how many lines were too long."""
         self._say()
         if left_out:
             self._events.warn(f"{left_out:,} lines of the program's output were too long and are left out.")
@@ -183,7 +183,7 @@ async def _found(pattern: str, text: str) -> str | None:
 
 
 def _filled(word: str, words: Mapping[str, str]) -> str:
-    """Return an argument with its places filled; what fills them is not looked through again."""
+    """Return an argument with its fields replaced; what replaces them is not looked through again."""
     filled = _PLACEHOLDER.sub(lambda placeholder: words[placeholder[1]].replace("\0", ""), word)
     # the words of a caller, such as a list with dashes, are no option of the program
     return f" {filled}" if filled.startswith("-") and not word.startswith("-") else filled

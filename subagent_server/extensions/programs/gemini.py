@@ -68,12 +68,12 @@ class GeminiDialect(AcpDialect):
         return (f"mcp_{self._task.child.name}_",)
 
     def tool_of(self, call: Call) -> str:
-        """Return the tool of a call, whose name stands before the first `__` of the id."""
+        """Return the tool of a call, whose name comes before the first `__` of the id."""
         name, mark, _ = call.tool_call_id.partition("__")
         return name_of(name) if mark and name else super().tool_of(call)
 
     async def _ask_first(self, *_: Any) -> None:
-        """Do nothing: its command line and its policy say what it asks."""
+        """Do nothing: its command line and its policy decide what it asks."""
 
     async def before_resuming(self, session: str) -> None:
         """Wait until the next minute if the session was opened in this one.
@@ -152,7 +152,7 @@ def _check_words(agent: AgentDefinition) -> None:
 
 
 def _opened_now(state: Directory, session: str) -> bool:
-    """Whether there is a file of the session with this minute. In a box links may stand in its place."""
+    """Whether there is a file of the session with this minute. In a box there may be links instead."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M")
     names: list[str] = []
     with suppress(OSError):
@@ -164,7 +164,7 @@ def _opened_now(state: Directory, session: str) -> bool:
 
 
 def _trusts(home: Path, cwd: Path) -> bool:
-    """Whether the user has told Gemini CLI to trust a directory: the nearest rule decides."""
+    """Whether the user has set Gemini CLI to trust a directory: the nearest rule decides."""
     rules: dict[str, Any] = {}
     with suppress(OSError):
         rules = as_object((home / ".gemini" / "trustedFolders.json").read_bytes()) or {}

@@ -1,6 +1,6 @@
 """Dialects that are JSON-RPC, a message a line: the connection is that of the library of one such protocol.
 
-Every line is data: one that is no message is told to the run and goes no further, and the number of open
+Every line is data: one that is no message is reported to the run and dropped, and the number of open
 requests of the program is bounded.
 """
 

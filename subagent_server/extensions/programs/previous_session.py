@@ -1,4 +1,4 @@
-"""What a program carries on: by its own session, else as text."""
+"""What a program continues: by its own session, else as text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _GO_ON = "Continue where you were cut off."
 
 @dataclass(frozen=True)
 class PreviousSession:
-    """The facts that a run needs of the runs that it carries on.
+    """The facts that a run needs of the runs that it continues.
 
     `messages` is the conversation so far. `session_id` names the program's own session, None without a
     session. `untold` are tasks that the session may lack. `unknown` are calls whose end is not recorded.
@@ -50,7 +50,7 @@ class PreviousSession:
 
 
 def previous_session(store: RunStore, request: RunRequest, *, boxed: bool) -> PreviousSession:
-    """Return what the run of `request` carries on. Blocking.
+    """Return what the run of `request` continues. Blocking.
 
     A program in a sandbox has the sessions of others in a sandbox alone, and the other way round.
 
@@ -82,7 +82,7 @@ def previous_session(store: RunStore, request: RunRequest, *, boxed: bool) -> Pr
 
 
 def _spent(store: RunStore, run_id: str | None, *, boxed: bool) -> Decimal | None:
-    """Return what the runs that share a session have cost together, None if one of them does not say it."""
+    """Return what the runs that share a session have cost together, None if that of one is not known."""
     total = Decimal(0)
     for _ in range(LONGEST_CHAIN):
         if run_id is None:
@@ -102,7 +102,7 @@ def _spent(store: RunStore, run_id: str | None, *, boxed: bool) -> Decimal | Non
 
 
 def _answered(run: PreviousRun) -> bool:
-    """Whether the program has said something to the last task of a run."""
+    """Whether the program has answered the last task of a run at all."""
     return bool(run.messages) and run.messages[-1].get("role") == "assistant"
 
 

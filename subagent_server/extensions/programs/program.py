@@ -1,6 +1,6 @@
 """The runner of every program: its task, its events, its process and the watch over it, and its dialect.
 
-A program may say anything, as often and as long as it likes. The journal bounds each text; `ProgramEvents`
+A program may send anything, as often and as long as it likes. The journal bounds each text; `ProgramEvents`
 bounds all texts together. A text that is not recorded still counts for the result.
 """
 
@@ -38,44 +38,44 @@ _LOOK_SECONDS = 2.0
 _ANSWER_SECONDS = 0.5
 """A program that has ended its own run, by `update_status`, still reads the answer to that."""
 _INTERRUPT_SECONDS = 3.0
-"""How long an interrupted program may take to end its turn and to say what it has cost."""
+"""How long an interrupted program may take to end its turn and to report its cost."""
 _EXIT_SECONDS = 2.0
 _GRACE_SECONDS = 2.0
 
 
-# -- the fields of a program's messages, in which any type may stand anywhere
+# -- the fields of a program's messages, which may have any type anywhere
 
 Message = dict[str, Any]
 
 
 def members(value: Any) -> Message:
-    """Return a JSON object as it is, and an empty one in place of anything else."""
+    """Return a JSON object as it is, and an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def items_of(value: Any) -> list[Message]:
-    """Return the objects of a list, and none in place of anything else."""
+    """Return the objects of a list, and none for anything else."""
     return [item for item in value[:_MOST_ITEMS] if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text_of(value: Any) -> str:
-    """Return a text as it is, and an empty one in place of anything else."""
+    """Return a text as it is, and an empty one for anything else."""
     return value if isinstance(value, str) else ""
 
 
 def name_of(value: Any) -> str:
-    """Return a name or an id, its beginning if it is long, and an empty one in place of anything else."""
+    """Return a name or an id, its beginning if it is long, and an empty one for anything else."""
     return text_of(value)[:_LONGEST_NAME]
 
 
 def count_of(value: Any) -> int | None:
-    """Return a count as it is, and None in place of anything else."""
+    """Return a count as it is, and None for anything else."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
     return value if is_count else None
 
 
 def parsed(line: bytes, noise: Callable[[str], None]) -> Message | None:
-    """Return a line of JSON lines as an object; one that is none is told to `noise`."""
+    """Return a line of JSON lines as an object; one that is none goes to `noise`."""
     with suppress(ValueError, RecursionError):
         message = storable(line)
         if isinstance(message, dict):
@@ -88,7 +88,7 @@ def parsed(line: bytes, noise: Callable[[str], None]) -> Message | None:
 # -- its task and its dialect
 
 MCP_CONFIG = "{mcpConfig}"
-"""The place in `args` for the file of `ProgramTask.write_mcp_config`."""
+"""The field in `args` for the file of `ProgramTask.write_mcp_config`."""
 NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
 """Claude Code, and its adapter, would read each file that a task names by `@PATH`, without a question and
 whatever tools its agent has (seen in 2.1.332)."""
@@ -105,13 +105,13 @@ class ChildServer:
 
 @dataclass(frozen=True)
 class ProgramTask:
-    """The input of a program: its task, its agent, and the places that it may use.
+    """The input of a program: its task, its agent, and the directories that it may use.
 
     `prompt` is the task in words, with its inputs; `content` is the same in blocks of the Messages API.
     `retold` is `prompt` behind the whole conversation so far, for a program that cannot resume its own.
     `system` is the agent's prompt and `preamble` is for every run alike. `state` is a directory of the run
     that the program may write. `environment` is the run's. `resumes` is the conversation to carry on,
-    and `spent` its cost so far, None if that is not known. `kept` has the place of the program's own state
+    and `spent` its cost so far, None if that is not known. `kept` has the path of the program's own state
     directory if it works in a sandbox.
     """
 
@@ -182,11 +182,11 @@ class Dialect(Protocol):
     async def converse(self, process: AgentProcess) -> Outcome:
         """Speak with the program until it is known how the run ended.
 
-        It goes on when the run is ended from outside, until `interrupt` has had its effect or the output of
+        It continues when the run is ended from outside, until `interrupt` has had its effect or the output of
         the program ends. The structured output of the outcome is checked by the caller.
 
         Raises:
-            RunRefused: the run cannot go on, for the reason its code names.
+            RunRefused: the run cannot continue, for the reason its code names.
             SessionLost: the program has ended without work; started once more, it gets the task as text.
         """
 
@@ -195,7 +195,7 @@ class Dialect(Protocol):
 
 
 class SessionLost(Exception):
-    """A program no longer has the session to resume, as its message says."""
+    """A program no longer has the session to resume; its message is the text."""
 
 
 LOOK_AT_LOG = "Look at run.log, which has all that it said."
@@ -215,19 +215,19 @@ def about_login(agent: AgentDefinition, hint: str) -> str:
 
 
 def is_session_id(name: str) -> bool:
-    """Whether a name may be given to a program as that of a conversation: it is not like an option."""
+    """Whether a name may be passed to a program as that of a conversation: it is not like an option."""
     return _SESSION_ID.fullmatch(name) is not None
 
 
 class ProgramEvents:
-    """Records what a program does. `text` is its last text, `usage` the figures that it has given so far."""
+    """Records what a program does. `text` is its last text, `usage` is what it has reported so far."""
 
     def __init__(self, run: RunContext, last_errors: Callable[[], str]) -> None:
         """`last_errors` returns the end of what the program has written to stderr."""
         self.text = ""
         self.usage = UNKNOWN_USAGE
         self.noted: list[str] = []
-        """What the view of the ended run says too."""
+        """What the view of the ended run has too."""
         self._run = run
         self._last_errors = last_errors
         self._last_progress = time.monotonic()
@@ -274,7 +274,7 @@ class ProgramEvents:
         self.warn(f"It has lost its session, and gets the conversation as text: {error}")
 
     def complain(self, words: str) -> None:
-        """Record a trouble that the program tells of, such as a retry. It is no progress."""
+        """Record a trouble that the program reports, such as a retry. It is no progress."""
         self._words = words.strip()[-_LONGEST_WORDS:]
         self._record("warning", message=words)
 
@@ -285,7 +285,7 @@ class ProgramEvents:
     # -- what it does
 
     def counts(self, *names: str) -> None:
-        """Count these figures of the usage from 0: the program tells of each turn, or of each call."""
+        """Count these numbers of the usage from 0: the program reports each turn, or each call."""
         self.usage = self.usage.model_copy(update=dict.fromkeys(names, 0))
 
     def turn(self) -> None:
@@ -321,7 +321,7 @@ class ProgramEvents:
         self._did("tool_result", toolCallId=call_id, toolName=tool, text=text, isError=is_error, **code)
 
     def spend(self, usage: Usage) -> None:
-        """Record the cost so far: totals, in which a figure that the program does not give is None."""
+        """Record the cost so far: totals, in which a number that the program does not report is None."""
         if usage != self.usage:
             self.usage = usage
             self._record("usage", **usage.model_dump(mode="json"))
@@ -373,7 +373,7 @@ class ProgramRunner:
     ) -> None:
         """`start` raises RunRefused with `config` if the program cannot be started.
 
-        `leave` gives back what the start has opened around it. `watching` is entered before the program
+        `leave` closes what the start has opened around it. `watching` is entered before the program
         starts, and left when it has ended.
         """
         self._enter = watching
@@ -389,7 +389,7 @@ class ProgramRunner:
 
     @property
     def usage(self) -> Usage:
-        """What the run has used so far, as far as the program tells it."""
+        """What the run has used so far, as far as the program reports it."""
         return self._events.usage
 
     async def work(self) -> Outcome:
@@ -443,7 +443,7 @@ class ProgramRunner:
         return conversation.result()
 
     async def _others_done(self, conversation: "asyncio.Task[Outcome]") -> None:
-        """Return when nothing is waited for, or the program gets on beside it."""
+        """Return when nothing is waited for, or the program works on meanwhile."""
         while self._run.waits_for_others and not conversation.done():
             silent = self._events.idle_seconds
             await asyncio.wait([conversation], timeout=_LOOK_SECONDS)
@@ -499,7 +499,7 @@ class ProgramRunner:
             await process.end(_EXIT_SECONDS, _GRACE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close the pipes, and give the conversation up if it still goes on."""
+        """Close the pipes, and cancel the conversation if it is still under way."""
         if self._conversation is not None:
             self._conversation.cancel()
             with suppress(asyncio.CancelledError, Exception):  # how the run ended is known already

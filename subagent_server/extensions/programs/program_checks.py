@@ -1,7 +1,7 @@
 """What a start has to know of the programs that carry out runs.
 
 That is how they are called and installed, which keys they cannot keep, and whether one is too old. An agent
-never runs without something that its author asked for, so a key that its program cannot be given is refused
+never runs without something that its author asked for, so a key that its program cannot take is refused
 (SPEC section 3).
 """
 
@@ -101,10 +101,10 @@ _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
     "failIf": lambda agent: agent.fail_if != FailIf(),
     "permissionMode": lambda agent: agent.permission_mode not in (None, "bypassPermissions"),
 }
-"""Whether an agent file asks for what not every program can be given, by the key."""
+"""Whether an agent file asks for what not every program can take, by the key."""
 
 _FIELDS = {"model": "{model}", "effort": "{effort}"}
-"""The keys that reach any program through a place in its arguments."""
+"""The keys that reach any program through a field in its arguments."""
 
 
 def unkept_keys(agent: AgentDefinition) -> dict[str, str]:
@@ -152,14 +152,14 @@ def _sentence(agent: AgentDefinition, key: str) -> str:
     return f"{key} cannot be kept by the runner {agent.runner}: leave it out, or choose another runner."
 
 
-# -- The version, as the program tells it.
+# -- The version, as the program prints it.
 #
 # Asking executes the program, so only a start and `doctor` ask, and only for agents that may be used. A
 # program is asked once for as long as its file stays as it is; one that is too old is asked again each time,
 # because a file that starts another program stays the same when that one is replaced.
 
 VERSION_SECONDS = 10.0
-"""How long a program may take to tell its version."""
+"""How long a program may take to print its version."""
 _MOST_BYTES = 4096
 _VERSION = re.compile(r"(?<![\d.])(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
 
@@ -171,7 +171,7 @@ _new_enough: dict[tuple[str, int, int], Version] = {}
 def too_old(
     agent: AgentDefinition, environment: Mapping[str, str], written: Sequence[Path]
 ) -> tuple[str | None, str | None]:
-    """Return why the program of an agent is too old, and a doubt if it does not tell its version.
+    """Return why the program of an agent is too old, and a doubt if it does not print its version.
 
     Both are sentences, or None. A program that is not there is neither, and one that works in a box, or lies
     in one of the `written` directories, is not asked: the question is put outside of the box.
@@ -200,7 +200,7 @@ def too_old(
 
 
 def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) -> Version | None:
-    """Return the version that a program tells. All its processes are bounded.
+    """Return the version that a program prints. All its processes are bounded.
 
     It is asked in `/`: programs of this kind read settings of the directory that they are started in.
     """

@@ -66,7 +66,7 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
 
     Raises:
         RunRefused: `config`, if the agent asks for something that cannot be kept.
-        UnknownRun, UnreadableMeta: the run to carry on is gone.
+        UnknownRun, UnreadableMeta: the run to continue is gone.
     """
     agent, run = setup.agent, setup.run
     request = run.request()

@@ -2,9 +2,9 @@
 
 `python -I -S relay.py TICKETS UP DOWN [UP DOWN ...]`, each the inode of a pipe that the program inherits.
 The relay finds them among the descriptors of the processes above it, because Node and Python close inherited
-descriptors before they start a server. A ticket, one byte, gives it one pair of pipes until it ends; the
-worker says by a NUL that nothing more comes. It is the only file of the package that a box shows. A relay
-runs beside each waiting program, so it imports little (`threading` alone would take half a MiB more).
+descriptors before they start a server. A ticket, one byte, reserves one pair of pipes until it ends; the
+worker writes a NUL when nothing more comes. It is the only file of the package that a box shows. A relay
+runs next to each waiting program, so it imports little (`threading` alone would take half a MiB more).
 """
 
 import _thread
@@ -18,7 +18,7 @@ _END = b"\0"
 
 
 def main(inodes: list[str]) -> None:
-    """Relay until the worker says that it is over."""
+    """Relay until the worker reports that it is over."""
     pipes = _pipes(set(inodes))
     tickets, *lines = (pipes.get(inode, "") for inode in inodes)
     try:

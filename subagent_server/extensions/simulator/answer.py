@@ -37,7 +37,7 @@ from subagent_server.run.durable import with_texts
 
 @dataclass(frozen=True)
 class Choice:
-    """A turn and its place in the script, such as `conversations[0].turns[2]`."""
+    """A turn and its path in the script, such as `conversations[0].turns[2]`."""
 
     turn: Turn
     path: str
@@ -52,7 +52,7 @@ def choose(script: Script, request: RequestView) -> Choice:
 
 
 def matches(when: When, request: RequestView) -> bool:
-    """Whether every key that `when` gives holds for `request`; an empty `when` always does."""
+    """Whether every key of `when` holds for `request`; an empty `when` always does."""
     patterns = [(when.prompt, request.prompt), (when.system, request.system), (when.model, request.model)]
     if isinstance(when, RuleWhen):
         if when.turn is not None and when.turn != request.turn:
@@ -133,15 +133,15 @@ def _expanded(text: str, values: Mapping[str, str]) -> str:
 Event = dict[str, Any]
 
 CUT: Final[Event] = {"type": "cut"}
-"""Stands in a list of events for the end of the connection."""
+"""In a list of events: the end of the connection."""
 
 STALL: Final[Event] = {"type": "stall"}
-"""Stands in a list of events for silence that does not end."""
+"""In a list of events: silence that does not end."""
 GARBAGE: Final[Event] = {"type": "garbage"}
-"""Stands in a list of events for one that is no JSON."""
+"""In a list of events: one that is no JSON."""
 PING: Final[Event] = {"type": "ping"}
 PINGS: Final = "pings"
-"""The type of an event that stands for some `seconds` of nothing but pings."""
+"""The type of an event that means some `seconds` of nothing but pings."""
 
 _CHUNK = 24
 _MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
@@ -219,7 +219,7 @@ def _usage(turn: Turn, request: RequestView, content: list[dict[str, Any]]) -> d
 
 
 def events_of(message: dict[str, Any], chunk_size: int | None, fault: Fault | None = None) -> Iterator[Event]:
-    """Yield the events of the stream that gives `message`, as far as `fault` lets it come.
+    """Yield the events of the stream for `message`, as far as `fault` lets it come.
 
     `chunk_size` is in characters; without it short texts come in pieces of 24, long ones in 200 pieces.
     """

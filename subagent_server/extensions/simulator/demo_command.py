@@ -58,14 +58,14 @@ _MAX_VALUE = 60
 _RESULT_LINES = 8
 _MOST_CALLS = 20
 _SHOWN_TWICE = re.compile(r"\S+ (?:[─·←?✔✘]|→ ask_parent|→ final_answer)")
-"""Lines of a log that say again what other lines of the demo say, or are book-keeping."""
+"""Lines of a log that repeat other lines of the demo, or are book-keeping."""
 
 
 @dataclass(frozen=True)
 class Scene:
     """One demonstration: an agent, the arguments of its tool, and the words of the scripted model.
 
-    `has_program` says that the point of it is a program, whose lines are shown too.
+    With `has_program` the point of it is a program, whose lines are shown too.
     """
 
     agent: str
@@ -110,7 +110,7 @@ class DemoParent:
         words = ", ".join(f"{name}={cut(text, _MAX_VALUE)}" for name, text in shown.items())
         _tell(f"parent → {tool}({words})", "blue")
         result = await self._client.call_tool(tool, arguments, read_timeout_seconds=_WAIT_SECONDS + 30)
-        self._print_log()  # first, or lines from before the answer would stand behind it
+        self._print_log()  # first, or lines from before the answer would come after it
         answer: dict[str, Any] = result.structured_content or {}
         view: dict[str, Any] = answer.get("updatedMetadata", answer)
         if result.is_error:
@@ -198,7 +198,7 @@ def _repository(session: Session, named: Path | None) -> Iterator[Path]:
     """Yield the root of the repository to review: if none is named and none is here, one made for the demo.
 
     Raises:
-        BadArgument: there is no git, or no repository with a commit at the place that is named.
+        BadArgument: there is no git, or no repository with a commit at the path that is named.
     """
     directory = session.settings.cwd / (named or ".")
     found = _git("-C", str(directory), "rev-parse", "--show-toplevel", "--verify", "HEAD")

@@ -19,7 +19,7 @@ ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""The error type that the Messages API gives for a status."""
+"""The error type of the Messages API for a status."""
 
 
 class ApiError(Exception):
@@ -129,7 +129,7 @@ class RequestView:
 
     @property
     def tools(self) -> set[str]:
-        """The names of the tools that are offered."""
+        """The names of the tools in the request."""
         return {tool["name"] for tool in self.body.get("tools") or [] if "name" in tool}
 
     @cached_property

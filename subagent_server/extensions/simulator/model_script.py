@@ -49,7 +49,7 @@ from subagent_server.run.schemas import compiled
 
 
 class ScriptError(CallerError):
-    """A script that cannot be used; the sentence names the file, the place and what is allowed there."""
+    """A script that cannot be used; the sentence has the file, the path in it, and what is allowed there."""
 
     code = "bad_script"
 
@@ -72,7 +72,7 @@ def _json_only(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed(value: object) -> object:
-    """Return `value` as a list: a script may give one value in the place of a list."""
+    """Return `value` as a list: a script may have one value instead of a list."""
     return value if isinstance(value, list) or value is None else [value]
 
 
@@ -344,7 +344,7 @@ class Turn(Part):
         return self
 
     def blocks(self) -> list[Block]:
-        """Return the blocks in the order of the answer: thinking, text, calls, or `content` as it stands."""
+        """Return the blocks in the order of the answer: thinking, text, calls, or `content` as it is."""
         if self.content is not None:
             return list(self.content)
         thinking = [Thinking(thinking=self.thinking)] if self.thinking else []
@@ -439,7 +439,7 @@ def load_script(source: Script | Mapping[str, Any] | Path | str) -> Script:
     """Return the script that `source` holds: a file (`.json`, anything else is read as YAML) or its content.
 
     Raises:
-        ScriptError: it cannot be read or is not a script; the sentence says where and what is allowed.
+        ScriptError: it cannot be read or is not a script; the sentence has the path and what is allowed.
     """
     if isinstance(source, Script):
         return source
@@ -516,7 +516,7 @@ def _checked(content: Any, source: str) -> Script:
 
 
 def _sentence(source: str, error: ValidationError) -> str:
-    """Return the first problem as one sentence, with its place, such as `turns.1.tool_use.0.name`."""
+    """Return the first problem as one sentence, with its path, such as `turns.1.tool_use.0.name`."""
     problem = error.errors(include_url=False)[0]
     location = ".".join(map(str, problem["loc"]))
     where = f"{source}: {location}" if location else source

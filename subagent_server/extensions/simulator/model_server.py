@@ -68,7 +68,7 @@ _SECRET_HEADERS = frozenset({"x-api-key", "authorization"})
 class RecordedRequest:
     """One request as it arrived, whether it was answered or refused.
 
-    `arrived` is `time.monotonic()` in seconds. `answer` says what it got: the place of the turn in the
+    `arrived` is `time.monotonic()` in seconds. `answer` is what it got: the path of the turn in the
     script, with the fault if there was one, or the refusal; it is empty until that is decided.
     """
 
@@ -495,7 +495,7 @@ _BOUND_SECONDS = 10.0
 class Simulator:
     """A scripted Messages API on loopback, for `with`: point `ANTHROPIC_BASE_URL` at its `base_url`.
 
-    `script` is a script, its file, its content, or a function that gives a turn for each request. With
+    `script` is a script, its file, its content, or a function that returns a turn for each request. With
     `port` 0 the system picks a free one. `record` is a file that every request is appended to. With a `key`,
     only requests that hold it are answered.
 

@@ -188,10 +188,10 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
 
 @contextmanager
 def _passing_service(session: Session, simulator: Simulator, key: str) -> Iterator[Service]:
-    """Give a service with a temporary directory of runs. The trust in its agents has been checked before."""
+    """Yield a service with a temporary directory of runs. The trust in its agents has been checked before."""
     settings = session.settings
     environment = scripted_environment(settings.environment, key, simulator.base_url)
-    environment[OTLP] = ""  # nobody is told of a run that does not stay
+    environment[OTLP] = ""  # no traces of a run that does not stay
     with tempfile.TemporaryDirectory(prefix="subagent-prompt-", ignore_cleanup_errors=True) as directory:
         root = Path(directory, "runs")
         yield open_service(replace(settings, runs_root=root, environment=environment, trusts_all=True))

@@ -27,7 +27,7 @@ from subagent_server.verbs.reconcile import observe, subtree
 from subagent_server.verbs.service import Service
 
 _PROMPT_CHARACTERS = 200
-"""Of the prompt of a run below, which tells its conversation from others of the same agent."""
+"""Of the prompt of a run below, which distinguishes its conversation from others of the same agent."""
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
 Turn = dict[str, Any]
@@ -140,7 +140,7 @@ def _turn(message: Message) -> Turn:
 
 
 def _block(block: dict[str, Any]) -> Turn | None:
-    """Return a block of a message as a block of a script; what it does not know is sent as it stands."""
+    """Return a block of a message as a block of a script; what it does not know is sent as it is."""
     match block:
         case {"type": "text", "text": str(text)} if not block.get("citations"):
             return {"text": _unfilled(text)}
@@ -156,7 +156,7 @@ def _block(block: dict[str, Any]) -> Turn | None:
 
 
 def _unfilled(text: str) -> str:
-    """Return a text in which `$${` stands for itself: a script reads it as `${`."""
+    """Return a text with each `$${` escaped, which a script reads as `${`."""
     return text.replace("$${", "$$${")
 
 
