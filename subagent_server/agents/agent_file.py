@@ -1,9 +1,9 @@
 """An `AgentDefinition` from the keys of an agent file, in either format (SPEC section 3).
 
-A part of a file (the agent, its limits, a server) is a mapping of keys. `_READERS` give each key the form in
-which the pydantic model of the part takes it, and the model judges it. What a reader or the model refuses is
-a fault with the key and its line, and the rest is read as if the key were not there: a single wrong number
-does not hide an agent.
+A part of a file (the agent, its limits, a server) is a mapping of keys. `_READERS` bring each key into the
+form in which the pydantic model of the part takes it, and the model judges it. What a reader or the model
+refuses is a fault with the key and its line, and the rest is read as if the key were not there: a single
+wrong number does not hide an agent.
 """
 
 import os
@@ -78,7 +78,7 @@ _EVERYTHING = frozenset({"*", "all", "all tools"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOMAIN = re.compile(r"[^\s:/?#*]+\.[^\s:/?#*]+(?:/\S*)?")
 _PRIVATE = frozenset({"env", "headers", "args", "url", "command", "api_key_env"})
-"""Fields whose values no message repeats: secrets are among them, also in a wrong place."""
+"""Fields whose values no message repeats: secrets are among them, also under a wrong key."""
 _OTHER_TYPES = {"local": "stdio", "remote": "http", "streamable-http": "http", "streamablehttp": "http"}
 """Types of a server as other tools write them."""
 _LONGEST_TIMEOUT = 3_600.0
@@ -108,7 +108,7 @@ _CODE_MODE_FIELDS = {**fields_of(CodeMode), "maxtimeout": "max_timeout_seconds"}
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a definition: its file, its name if it gives none, and its body."""
+    """The source of a definition: its file, its name if the file sets none, and its body."""
 
     path: Path
     name: str
@@ -128,7 +128,7 @@ class Reading:
     read_from: dict[str, Path] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     program: tuple[str, ...] = ()
-    """Command and arguments that the name of a runner stands for."""
+    """Command and arguments that the name of a runner means."""
     guards: Guards = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class Reading:
         self.unknown_line = self.unknown_line or line
 
     def report_unknown(self) -> None:
-        """Give a single warning naming every unknown key, on the line of the first."""
+        """Add a single warning naming every unknown key, on the line of the first."""
         if self.unknown:
             near = {key: nearest_key(key) for key in list(self.unknown)[:20]}
             keys = ", ".join(shorten(key, 60) + (f" (nearest: {n})" if n else "") for key, n in near.items())
@@ -217,7 +217,7 @@ class _KeyedPart:
         return self.built(kind, line)
 
     def _reasons(self, error: ValidationError) -> dict[str, str]:
-        """Return what is wrong, by the field: the one place where pydantic's words become ours."""
+        """Return what is wrong, by the field: pydantic's words become ours here alone."""
         reasons: dict[str, str] = {}
         fields = {camel(name): name for name in self.values}
         for detail in error.errors(include_url=False):
@@ -304,7 +304,7 @@ def _read_key(key: str, value: Value, line: int, agent: _KeyedPart, limits: _Key
 
 
 def report_repeated(value: Value, where: str, notes: Notes) -> None:
-    """Give a fault for each repeated key of a mapping, at any depth of `value`."""
+    """Add a fault for each repeated key of a mapping, at any depth of `value`."""
     if isinstance(value, list):
         for item in value:
             report_repeated(item, where, notes)
@@ -412,7 +412,7 @@ def _domains(value: Value, _: _Key) -> list[str]:
 
 
 def _runner(value: Value, key: _Key) -> object:
-    """Read the name of a runner; that of a known program stands for `acp` with its command."""
+    """Read the name of a runner; that of a known program means `acp` with its command."""
     name = _choice(value, key)
     if isinstance(name, str) and name in ACP_PROGRAMS:
         key.reading.program = ACP_PROGRAMS[name]
@@ -462,7 +462,7 @@ def _system_prompt_path(value: Value, key: _Key) -> str:
 def _named_file(value: Value, key: _Key) -> Path:
     """Return the file named by a key, links resolved, and keep its path: trust depends on the file read."""
     path = key.reading.origin.path.parent / as_text(value)
-    with suppress(ValueError):  # a NUL: reading says what is wrong with it
+    with suppress(ValueError):  # a NUL: reading reports what is wrong with it
         path = Path(os.path.realpath(path))
     key.reading.read_from[key.name] = path
     return path
@@ -670,7 +670,7 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
             is_built_in and agent.fail_if != FailIf(),
             "failIf is for runner: command: add it, or leave failIf out",
         ),
-        (  # with acp, the prompt goes with the task; without a command, nothing can be said of its arguments
+        (  # with acp, the prompt goes with the task; without a command, its arguments cannot be judged
             "runner",
             runner == "command" and agent.command and agent.system_prompt.strip() and not has_placeholder,
             "the system prompt cannot reach the program of runner: command: put {systemPrompt} into args, or "

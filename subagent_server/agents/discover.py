@@ -34,7 +34,7 @@ _NOT_BELOW = "the files in it are read, its sub-directories are not"
 class _TreeWalk:
     """Yields the files of a directory tree with the suffix of an agent file, sorted in each directory.
 
-    In the place of what is not to be loaded stands the problem with it.
+    For what is not to be loaded it yields the problem instead.
 
     Links to files are followed. Of a directory outside to which a link leads the files are read, and not its
     sub-directories: a link to `/` is not the whole disk. What was reached before, by whatever name, is not
@@ -106,7 +106,7 @@ class _TreeWalk:
             yield Problem(path, None, "skipped", _HIDDEN)
         else:
             problem = None
-            with suppress(OSError):  # reading the file will say what is wrong with it
+            with suppress(OSError):  # reading the file will report what is wrong with it
                 problem = self._seen_before(path)
             yield problem or path
 
@@ -120,7 +120,7 @@ class _TreeWalk:
 
 
 def _is_directory(entry: "os.DirEntry[str]") -> bool:
-    """Whether an entry is a directory, or a link to one; no if the system does not say."""
+    """Whether an entry is a directory, or a link to one; no if the system does not answer."""
     try:
         return entry.is_dir()
     except OSError:
@@ -147,7 +147,7 @@ class Catalog:
         """Return the agent as `find` does.
 
         Raises:
-            UnknownAgent: there is no such agent; if a file of this name was not loaded, the error says why.
+            UnknownAgent: there is no such agent; the error has the reason if a file was refused.
         """
         agent = self.find(name)
         if agent is None:
@@ -165,7 +165,7 @@ class Catalog:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A loaded file of a directory, with a hash of its prompt in place of the prompt."""
+    """A loaded file of a directory, with a hash of its prompt instead of the prompt."""
 
     path: Path
     agent: AgentDefinition
@@ -174,7 +174,7 @@ class _Candidate:
 
     @property
     def content(self) -> tuple[AgentDefinition, int]:
-        """The agent without the place of its file and of its keys, and its prompt."""
+        """The agent without the path of its file and the lines of its keys, and its prompt."""
         return self.agent.model_copy(update={"source": None, "read_from": {}, "lines": {}}), self.prompt
 
 

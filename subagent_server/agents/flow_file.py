@@ -1,7 +1,7 @@
 """An agent as a program: `NAME.flow.py`, read by its syntax tree alone, so that listing executes nothing.
 
 The docstring is the description, upper-case constants are the keys of an agent file, and the signature of
-`run` says which arguments the agent takes and what it returns. The whole text is the system prompt of the
+`run` declares which arguments the agent takes and what it returns. The whole text is the system prompt of the
 definition: it is what the agent thinks by, and part of the identity of each call of it.
 """
 
@@ -44,7 +44,7 @@ RESERVED = frozenset(
 )
 """Names that mean something in every call of an agent."""
 _ARGUMENT = re.compile(r"\w{1,64}", re.ASCII)
-"""The names that models can give: their API refuses another one's tool, and with it the whole request."""
+"""The names that models can use: their API refuses another one's tool, and with it the whole request."""
 KEYS = frozenset(
     {
         *("agents", "limits", "mcpservers", "sandbox", "network", "sandboxlimits", "sandboxread", "env"),
@@ -68,7 +68,7 @@ _CLOSED = "str, int, float, bool, None, Any, list[...], dict[str, ...], Literal[
 
 
 class _Wrong(Exception):
-    """What a flow may not say; `node` has the line."""
+    """What a flow may not contain; `node` has the line."""
 
     def __init__(self, reason: str, node: ast.AST) -> None:
         super().__init__(reason)

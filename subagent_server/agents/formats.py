@@ -140,7 +140,7 @@ _MODEL_ONLY = frozenset({"ref", "type", "displayname"})
 def read_config(path: Path, text: str, notes: Notes) -> AgentDefinition:
     """Return the agent that a CPE configuration defines; missing and wrong pieces are faults in `notes`.
 
-    Keys of the table of SPEC section 3 may stand under `subagent`, under `defaults` or at the top.
+    Keys of the table of SPEC section 3 may be under `subagent`, under `defaults` or at the top.
 
     Raises:
         NotAnAgent: there is no `subagent:` block.
@@ -187,7 +187,7 @@ def _check_version(whole: Block, notes: Notes) -> None:
 
 
 def _combined(whole: Block, defaults: Block, subagent: Block) -> Block:
-    """Return all keys of the agent in a single mapping; a key in two places appears twice."""
+    """Return all keys of the agent in a single mapping; a key under two parts appears twice."""
     combined = Block()
     seen: dict[str, str] = {}
     for block in (subagent, defaults, whole):
@@ -200,7 +200,7 @@ def _combined(whole: Block, defaults: Block, subagent: Block) -> Block:
 
 
 def _use_model(combined: Block, whole: Block, notes: Notes) -> None:
-    """Put the model of `defaults.model` in place of its ref; its code mode replaces the default.
+    """Replace the ref of `defaults.model` by its model; its code mode replaces the default.
 
     The built-in loop needs a model; another runner has its own, and the ref may be its name there.
     """
@@ -329,18 +329,18 @@ def load_config(path: Path) -> AgentDefinition:
     return loaded.definition
 
 
-# -- Keys of an agent file that a caller gives for one run, checked as the file's own are.
+# -- Keys of an agent file that a caller sets for one run, checked as the file's own are.
 
 
 OVERRIDES = ("model", "effort", "maxTurns", "timeoutSeconds", "budgetUsd")
-"""The keys that a caller may give: none of them starts a program or sends a key elsewhere."""
+"""The keys that a caller may set: none of them starts a program or sends a key elsewhere."""
 
 
 def overridden(agent: AgentDefinition, named: Mapping[str, str]) -> tuple[AgentDefinition, list[str]]:
-    """Return the agent with the values of `named` in place of those of its file, and warnings about them.
+    """Return the agent with the values of `named` instead of those of its file, and warnings about them.
 
     Raises:
-        BadArgument: a key may not be given, or its value is wrong.
+        BadArgument: a key may not be set, or its value is wrong.
     """
     if not named:
         return agent, []

@@ -1,7 +1,7 @@
 """Limits, guards and conditions that agent files name in the spelling of other tools.
 
 Each is honoured, or the run is refused with the name of its key: an agent never runs with more than its
-author meant to give (SPEC section 3). A permission mode means what Claude Code means by it.
+author meant to allow (SPEC section 3). A permission mode means what Claude Code means by it.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """The names in an agent file: of models, of tools, and of agents; which of them are known, and the nearest.
 
 `verbs/check_agent.py` asks for all doors. The view and the log of a run show the sentences about names that
-nothing offers, and about conditions that cannot be kept.
+nothing has, and about conditions that cannot be kept.
 """
 
 import re
@@ -38,7 +38,7 @@ def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
 _SONNET = "claude-sonnet-5-5"
 
 DEFAULT_MODEL = _SONNET
-"""The model of an agent that names none, or says `inherit`: a run has no session to inherit one from."""
+"""The model of an agent that names none, or has `inherit`: a run has no session to inherit one from."""
 
 ALIASES: Mapping[str, str] = {
     "sonnet": _SONNET,
@@ -171,7 +171,7 @@ def missing_tools(agent: AgentDefinition) -> list[MissingName]:
     """Return the names in `tools` that no tool of a run has.
 
     A name may belong to a tool of an MCP server, whose tools are known only after a run has connected. So a
-    name counts as missing only if the agent has no server, or if it is a tool of Claude Code not offered
+    name counts as missing only if the agent has no server, or if it is a tool of Claude Code that is not
     here.
     """
     if not agent.is_built_in or agent.tools is None:

@@ -132,7 +132,7 @@ def with_named_servers(
 
 
 def with_servers(definition: AgentDefinition, found: Iterable[FoundServer]) -> AgentDefinition:
-    """Return `definition` with its named servers beside the servers defined by itself."""
+    """Return `definition` with its named servers besides the servers defined by itself."""
     if not definition.named_servers:
         return definition
     servers = {**definition.mcp_servers, **{server.name: server.definition for server in found}}

@@ -2,7 +2,7 @@
 
 Anybody's agent file is read by everybody's listing, so reading a schema costs at most a tenth of a second:
 what has too many values, or patterns too costly to compile, is refused. Nothing is ever looked up for a
-reference: what a schema needs stands in it.
+reference: a schema contains what it needs.
 """
 
 import json
@@ -42,7 +42,7 @@ PATTERN_SECONDS = 0.02
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\[uUxN]")
 _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
 _REFERENCE_ALONE = ("Draft4Validator", "Draft6Validator", "Draft7Validator")
-"""In these drafts nothing counts beside a `$ref`."""
+"""In these drafts nothing counts next to a `$ref`."""
 _DRAFTS = "those of the drafts 4, 6, 7, 2019-09 and 2020-12"
 
 
@@ -51,7 +51,7 @@ class BadSchema(Exception):
 
 
 def inline_schema(value: Value) -> JsonSchema:
-    """Return the schema that stands in the agent file itself, as YAML or as JSON text.
+    """Return the schema that is in the agent file itself, as YAML or as JSON text.
 
     Raises:
         BadSchema: it is not a JSON Schema that some result can fit, or too costly to judge.
@@ -157,7 +157,7 @@ def _check_form_and_references(content: dict[str, Any] | bool, draft: str) -> di
             if key == "$ref":
                 targets[id(schema)] = found.contents
             if not reference.startswith(_META_SCHEMAS) and id(found.contents) not in walked:
-                # It stands where no schema is expected, so it has not been looked at.
+                # It is where no schema is expected, so it has not been looked at.
                 _check_form(judged, judge.draft, found.contents)
                 todo += _references(judge.dialect.create_resource(found.contents), found.resolver, walked)
     except (Unresolvable, ValueError) as error:
@@ -238,7 +238,7 @@ def _judge(name: str) -> _Judge:
             whole[key] = {**whole.get(key, {}), **part.get(key, {})}
     text = re.sub(r'"\$(?:dynamicRef|recursiveRef)": "#(?:meta)?"', '"$ref": "#"', json.dumps(whole))
     whole = json.loads(re.sub(r'"meta/[\w-]+#', '"#', text))
-    # The meta-schema of draft 4 alone does not say that these names are patterns.
+    # Only the meta-schema of draft 4 does not require that these names are patterns.
     whole["properties"]["patternProperties"]["propertyNames"] = {"format": "regex"}
     rules = {
         "propertyNames": jsonschema.Draft6Validator.VALIDATORS["propertyNames"],
@@ -320,15 +320,15 @@ _MOST_JUDGEMENTS = 5_000
 _DEEPEST = 100
 
 _Part = tuple[Any, str]
-"""A schema and where it stands."""
+"""A schema and its position."""
 
 
 class _Contradictions:
     """Finds the reason why no value fits a schema, where that is plain to see.
 
     What has to fit the same value is judged together: the parts of `allOf`, the target of a `$ref`, and what
-    the `properties` of all of them say of one name. `targets` are those of references. Of what takes too many
-    steps to see it is supposed that something fits.
+    the `properties` of all of them require of one name. `targets` are those of references. What takes too
+    many steps to see is supposed to fit.
     """
 
     def __init__(self, targets: Mapping[int, Any], draft: str) -> None:
@@ -364,7 +364,7 @@ class _Contradictions:
         for part in parts:
             yield from map(self.of, self._of_same_value(part))
         walked = self._together(parts)
-        # In some drafts nothing counts beside a reference; what has been tried counts as tried all the same.
+        # In some drafts nothing counts next to a reference; what has been tried counts as tried all the same.
         whole = [(s, at) for s, at in walked if not (self._reference_alone and id(s) in self._targets)]
         if not whole:
             return
@@ -495,7 +495,7 @@ def _bounds(whole: Sequence[_Part], key: str) -> Iterator[tuple[float, bool]]:
     for schema, _ in whole:
         beyond = schema.get(_EXCLUSIVE.get(key), False)
         if key in schema:
-            yield schema[key], beyond is True  # as draft 4 says it
+            yield schema[key], beyond is True  # as draft 4 has it
         if not isinstance(beyond, bool):
             yield beyond, True
 

@@ -1,7 +1,7 @@
 """The agents that come with the product, and the text of a new one.
 
-`subagent new` copies them and `subagent demo` shows one. They are never offered or run from here: an agent is
-offered or run only from a file in a directory of the user.
+`subagent new` copies them and `subagent demo` shows one. They are never listed or run from here: an agent is
+listed or run only from a file in a directory of the user.
 """
 
 import re
@@ -62,7 +62,7 @@ def copied(agent: AgentDefinition, name: str) -> str:
 
 
 def _renamed(path: Path, text: str, name: str) -> str:
-    """Return the text of a Markdown agent with this name in place of its own, and everything else in it.
+    """Return the text of a Markdown agent with this name instead of its own, and everything else in it.
 
     Raises:
         BadArgument, AgentFileError: as `copied`.

@@ -122,12 +122,12 @@ def expand_as_far_as_set(
             return expand_definition(definition, known), missing
         except MissingVariable as error:
             missing.append(error)
-            # The variable stands for itself from now on, so that the next round comes to the next one.
+            # The variable is its own value from now on, so that the next round comes to the next one.
             known[error.variable] = f"${{{error.variable}}}"
     return definition, missing
 
 
-# -- A definition as it may stand on disk: secret-looking values become `***`, references to secrets stay.
+# -- A definition as it may be on disk: secret-looking values become `***`, references to secrets stay.
 #
 # `${VAR}` names a secret without being a secret, and so is kept; a literal is judged by its name and by its
 # look. Masking too much costs little here, because a run gets its real definition another way.
@@ -183,7 +183,7 @@ def _tree(node: Any, name: str = "") -> Any:
 
 
 def _scrubbed(node: Any) -> Any:
-    """Mask texts with the shape of a token, wherever they stand."""
+    """Mask texts with the shape of a token, wherever they are."""
     if isinstance(node, dict):
         return {key: _scrubbed(child) for key, child in node.items()}
     if isinstance(node, list):
@@ -203,7 +203,7 @@ def _arguments(args: Sequence[str]) -> list[str]:
 
 
 def _value(text: str, name: str = "") -> str:
-    """Mask one value that stands under `name`."""
+    """Mask one value under `name`."""
     if is_secret_name(name) and not _is_harmless(text, name):
         return _keep_references(text)
     flag = _FLAG.fullmatch(text)
@@ -224,7 +224,7 @@ def _assigned(match: re.Match[str]) -> str:
 
 
 def _is_harmless(text: str, name: str) -> bool:
-    """Whether a value says too little to be a secret: a truth value, or a number of tokens."""
+    """Whether a value is too plain to be a secret: a truth value, or a number of tokens."""
     return bool(_HARMLESS_VALUE.fullmatch(text)) or (text.isdecimal() and "tokens" in name.lower())
 
 
@@ -258,7 +258,7 @@ def _word(text: str) -> str:
 def _url(text: str) -> str:
     """Mask user information, secret or random query values, and random path segments of a URL.
 
-    What stands before it, as in `--url=https://...`, is judged as a word; all that is not masked stays.
+    What comes before it, as in `--url=https://...`, is judged as a word; all that is not masked stays.
     """
     before, _, rest = text.partition("://")
     rest, hash_sign, fragment = rest.partition("#")

@@ -109,7 +109,7 @@ def _scalar(text: Plain) -> Json:
 
 
 def from_json(value: Any, line: int = 1, depth: int = 0) -> Value:
-    """Return JSON data, which stands on a line of its file, as `parse` would give it. Raises Unreadable."""
+    """Return JSON data, which is on a line of its file, as `parse` would return it. Raises Unreadable."""
     if depth > MAX_DEPTH:
         raise Unreadable(f"it is nested more than {MAX_DEPTH} deep")
     if isinstance(value, dict):
@@ -154,7 +154,7 @@ def as_text(value: Value) -> str:
 
 
 def as_names(value: Value) -> list[str]:
-    """Return names given as a list or as a text with commas or spaces between them, each once.
+    """Return names from a list or from a text with commas or spaces between them, each once.
 
     Text in brackets belongs to its name: `Bash(git diff:*, git log:*)` is a single name.
 
@@ -174,7 +174,7 @@ def as_names(value: Value) -> list[str]:
 
 
 def as_paths(value: Value) -> list[str]:
-    """Return paths below a directory, or places elsewhere, from a list or a text with commas.
+    """Return paths below a directory, or paths elsewhere, from a list or a text with commas.
 
     Raises:
         WrongValue: the value is a mapping, a list of anything but text, or a path that leaves the directory.
@@ -400,7 +400,7 @@ def is_surely_a_key(key: str) -> bool:
 
 
 def nearest_key(key: str) -> str | None:
-    """Return the key that was probably meant by an unknown one, which is given with the part it stands in."""
+    """Return the key that an unknown one probably means, which has its part before it: `limits.key`."""
     part, _, name = key.rpartition(".")
     form = canonical(name)[:_MOST_COMPARED]
     if form in _SURE or form in _ELSEWHERE:
@@ -573,7 +573,7 @@ Kind = Literal["error", "skipped", "shadowed", "duplicate", "fault", "warning"]
 
 @dataclass(frozen=True)
 class Problem:
-    """Something to know about one file or directory; `line` counts from 1, `agent` is the name it gave."""
+    """Something to know about one file or directory; `line` counts from 1, `agent` is the name in it."""
 
     path: Path
     line: int | None
@@ -656,7 +656,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Unreadable(Exception):
-    """The reason why a file gives no text; `line` counts from 1, if a line is to blame."""
+    """The reason why a file has no text; `line` counts from 1, if a line is to blame."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)

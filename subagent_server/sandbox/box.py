@@ -56,7 +56,7 @@ ADVICE = "install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`
 def find_program(environment: Mapping[str, str], *written: Path) -> Path:
     """Return the path of bubblewrap: what `SUBAGENT_BWRAP` names, else `/usr/bin/bwrap` if root owns it.
 
-    `written` are the places where runs write.
+    `written` are the directories where runs write.
 
     PATH and Python's packages are not searched. A wall is worth as much as its builder: an environment of
     Python packages is often below the working directory, where a run could replace the program that is to
@@ -86,10 +86,10 @@ def _is_of_root(program: Path) -> bool:
 # -- What is read-only in a box although the directory around it can be written, and how it is held there.
 #
 #     held = hold(cwd, settings.executed, lifted)      # arguments of `Rules.over`
-#     parents = directories_above(places, writable)    # `build_box` does it for all that is read-only
+#     parents = directories_above(paths, writable)     # `build_box` does it for all that is read-only
 #
-# A mount holds its own name and no name above it: whoever can rename a directory above puts another in its
-# place. So each directory between a writable mount and a read-only place is a mount of its own too, which
+# A mount holds its own name and no name above it: whoever can rename a directory above can replace it by
+# another. So each directory between a writable mount and a read-only path is a mount of its own too, which
 # can be written and can neither be renamed nor removed.
 #
 # A name that is missing cannot be held. `file_watch.py` looks whether it came.
@@ -103,7 +103,7 @@ _IS_LINK = "it is a symbolic link, which cannot be kept from being replaced"
 
 @dataclass
 class Held:
-    """The mounts that a box needs beside its others, in this order (`--bind` or `--ro-bind`).
+    """The mounts that a box needs besides its others, in this order (`--bind` or `--ro-bind`).
 
     `open` are the names that cannot be held, each with the reason, for people.
     """
@@ -113,7 +113,7 @@ class Held:
 
 
 def hold(cwd: Path, executed: Iterable[Path], lifted: Sequence[str] = ()) -> Held:
-    """Return the mounts for what programs of the host execute in a directory, given by its real path.
+    """Return the mounts for what programs of the host execute in a directory (its real path).
 
     These are the names of the table at its top, `.git` as a whole, and the files and hooks that git's
     configuration names (`executed`). `lifted` are paths below `cwd` for which the author of the agent lifts
@@ -152,9 +152,9 @@ def hold(cwd: Path, executed: Iterable[Path], lifted: Sequence[str] = ()) -> Hel
 def directories_above(
     paths: Iterable[Path], writable: Collection[Path], closed: Collection[Path]
 ) -> list[Path]:
-    """Return the directories between the writable places and the read-only ones in them, outermost first.
+    """Return the directories between the writable paths and the read-only ones in them, outermost first.
 
-    What lies in one of the `closed` places is held by it.
+    What lies in one of the `closed` directories is held by it.
     """
     found = dict[Path, None]()
     for path in paths:
@@ -162,7 +162,7 @@ def directories_above(
         for above in reversed(around):
             if above not in writable and not any(above.is_relative_to(other) for other in closed):
                 if os.path.islink(above) or not os.path.isdir(above):  # noqa: PTH112, PTH114
-                    break  # a link: the mount lies where it leads; or it is gone, as `_identity` says
+                    break  # a link: the mount lies where it leads; or it is gone, as `_identity` finds
                 found[above] = None
     return list(found)
 
@@ -204,7 +204,7 @@ class Rules:
 
     `hidden` directories are empty in the box, `read` and `write` are shown besides `cwd`, also below a hidden
     one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `placed` are directories
-    that are written under another path, by that path; `shown_as` names the file that is read in the place of
+    that are written under another path, by that path; `shown_as` names the file that is read instead of
     another. `own` is the environment of the agent, which is kept whole. `group` is the run in
     whose control group it works. `written` is where other runs write.
     """
@@ -230,7 +230,7 @@ class Box:
     """The build of a box: each program that is started by it gets a box of its own.
 
     `writable` are the writable mounts of the host's directories, `memory` the writable mounts in memory;
-    `closed` have to be read-only. `identities` are what has to lie at their places: bubblewrap goes by names,
+    `closed` have to be read-only. `identities` are what has to lie at each path: bubblewrap goes by names,
     and where runs write, a name may be a link to anything by now. A `walled` box has Landlock as second wall.
     """
 
@@ -295,7 +295,7 @@ def find_box_program(rules: Rules) -> Path:
 
     Raises:
         BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
-        PathRefused: a place is too much to be written.
+        PathRefused: a directory is too much to be written.
     """
     program = find_program(rules.environment, rules.cwd, *rules.written)
     filter_of_calls(network=rules.network)
@@ -385,7 +385,7 @@ def build_search_box(
 ) -> Box:
     """Return a box for a program that searches a `directory` in `cwd` and needs only libraries.
 
-    Files of the directories above that say what a search ignores are shown too.
+    Files of the directories above with what a search ignores are shown too.
     """
     closed = [path for path in hidden if path.is_relative_to(cwd)]
     arguments = [
@@ -423,7 +423,7 @@ def _ignore_files(cwd: Path) -> Iterator[str]:
 def _in_order(mounts: Iterable[tuple[Path, tuple[str, ...]]]) -> Iterator[str]:
     """Yield the arguments of mounts, each directory before those that lie over a part of it.
 
-    A mount is its place, and what stands before that. Of two at one place the later counts.
+    A mount is its path, and the arguments before that. Of two at one path the later counts.
     """
     for path, arguments in sorted(dict(mounts).items(), key=lambda mount: len(mount[0].parts)):
         yield from (*arguments, str(path))

@@ -23,7 +23,7 @@ from subagent_server.run.agent_definition import SandboxLimits
 from subagent_server.run.control_groups import GROUPS
 
 _RESERVED = 300
-"""Pids that the kernel gives out only once (RESERVED_PIDS of its kernel/pid.c)."""
+"""Pids that the kernel uses only once (RESERVED_PIDS of its kernel/pid.c)."""
 _SINCE = (6, 14)
 _OPEN_FILES = 4096
 _OOM_SCORE = 500

@@ -1,4 +1,4 @@
-"""Names that other programs execute and that come during a command: seen, moved to quarantine, and said.
+"""Names that other programs execute and that come during a command: seen, moved to quarantine, and reported.
 
     with watch.command("the command") as came:
         ...
@@ -81,7 +81,7 @@ class OwnWrites:
 
     @contextmanager
     def _notes(self) -> Iterator[Entry | None]:
-        """Give the file of notes, locked; None if it cannot be had."""
+        """Yield the file of notes, locked; None if it cannot be had."""
         with ExitStack() as held:
             notes = None
             with suppress(OSError, StorageFailed, LockTimeout):
@@ -124,7 +124,7 @@ Name = tuple[int, str]
 class NameWatch:
     """The names in `cwd`, a real path, and above it up to the top of its repository.
 
-    `lifted` are paths below `cwd` that the author of the agent gives free. Our `own` writes stay.
+    `lifted` are paths below `cwd` that the author of the agent allows. Our `own` writes stay.
     `configured` returns further names in `cwd`: those that its git would execute, if they came.
     """
 
@@ -230,7 +230,7 @@ class Came:
 class CommandWatch:
     """Watches the names around the commands of one run, from any thread.
 
-    `tell` hears what came, and returns the remark for the agent. `mark` holds what was there before as long
+    `tell` gets what came, and returns the remark for the agent. `mark` holds what was there before as long
     as a command runs: so whoever finds the worker killed can compare. `masked` takes secrets from a text.
     """
 
@@ -297,7 +297,7 @@ def _up_to_top(cwd: Path) -> list[Path]:
 
 
 def _there(directory: int, name: str) -> str | None:
-    """Return a path below an open directory, or the link that stands for all behind it; None if missing."""
+    """Return a path below an open directory, or the link that counts for all behind it; None if missing."""
     first, slash, rest = name.partition("/")
     if not os.access(first, os.F_OK, dir_fd=directory, follow_symlinks=False):  # an exception costs double
         return None
@@ -371,7 +371,7 @@ def look(
 ) -> Seen:
     """Return the files that can run code in a directory, by its real path; unreadable ones are left out.
 
-    `hooks` are other places than usual, by `own_hooks` from before the run: files which the run has written
+    `hooks` are other paths than usual, by `own_hooks` from before the run: files which the run has written
     do not decide where to look. A directory that is to be left out is not looked at.
     """
     walk = _Look(cwd, leave_out, hooks)
@@ -461,7 +461,7 @@ class _Look:
             elif is_directory:
                 ordinary.append(inner)
             elif name in FIRST_OF_SEVERAL and (self.cwd / inner).is_symlink():
-                self._see(inner)  # a link stands for all behind it
+                self._see(inner)  # a link counts for all behind it
         return ordinary
 
     def _repository_behind(self, path: str) -> None:
@@ -500,7 +500,7 @@ class _Look:
                     self._see(_joined(path, name))
 
     def _entries(self, path: str) -> dict[str, bool]:
-        """Return the names in a directory, and whether each is a directory; nothing past a bound.
+        """Return the names in a directory, and whether each is a directory; nothing beyond a bound.
 
         A directory that cannot be listed may hide a repository in which git works, so it is seen itself, and
         asked for the names by which git finds one.

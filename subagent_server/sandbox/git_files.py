@@ -28,7 +28,7 @@ _IDENTITY = {"user.name": "NAME", "user.email": "EMAIL"}
 
 @dataclass(frozen=True)
 class GitSettings:
-    """What the configuration says in a directory.
+    """What the configuration means in a directory.
 
     `identity` are variables with the author, for git in a box, where no configuration of the user is shown.
     `executed` is what git reads and executes by it: files that it includes or that a setting names, the
@@ -121,7 +121,7 @@ def _files_named(value: str, top: Path) -> Iterator[Path]:
 
 
 def _led_to(path: Path, repository: Path) -> Iterator[Path]:
-    """Yield the links outside of a repository by which a place in it is found, and where that is."""
+    """Yield the links outside of a repository by which a path in it is found, and where that is."""
     steps = list(steps_to(path))  # none for `/`
     links = [step for step in steps[:-1] if os.path.islink(step)]  # noqa: PTH114 - see `steps_to`
     yield from (step for step in (*links, *steps[-1:]) if not step.is_relative_to(repository))
@@ -212,7 +212,7 @@ def configurations_as_shown(cwd: Path, copies: Directory) -> dict[Path, Path]:
 def config_without_credentials(path: Path) -> bytes | None:
     """Return the file without its credentials, for a box; None if there is nothing to hide in it, or no file.
 
-    Passwords in addresses become `***`; a header, and a setting whose name says that it is a secret, is left
+    Passwords in addresses become `***`; a header, and a setting whose name marks it as a secret, is left
     out. What is larger than 1 MiB is hidden whole.
     """
     content = plain_content(path, _LARGEST + 1)

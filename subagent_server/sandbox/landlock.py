@@ -32,7 +32,7 @@ _SCOPES = 0b11
 _TRUNCATE_SINCE, _SCOPES_SINCE = 3, 6
 
 
-# Read with the import: an upgrade takes the file away for a moment, while runs of the old version go on.
+# Read with the import: an upgrade takes the file away for a moment, while runs of the old version continue.
 _SOURCE = "" if __name__ == "__main__" else Path(__file__).read_text(encoding="utf-8")
 
 

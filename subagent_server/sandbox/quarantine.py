@@ -1,4 +1,4 @@
-"""What a run is not trusted with is moved out of its working directory, and can be given back.
+"""What a run is not trusted with is moved out of its working directory, and can be restored.
 
     quarantine = Quarantine(run_directory.below("quarantine"))
     kept = quarantine.take(directory, ".mcp.json", path, "the command")
@@ -187,7 +187,7 @@ class _Bounds:
             with suppress(OSError):
                 os.rmdir(name, dir_fd=source)
             return
-        try:  # not a rename: a directory may have come in its place meanwhile, and gets no second name
+        try:  # not a rename: it may be a directory meanwhile, which gets no second name
             os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
             is_of_run = stat.S_ISREG(mode)
         except OSError as error:
@@ -197,9 +197,9 @@ class _Bounds:
             is_of_run = False
         os.unlink(name, dir_fd=source)
         if is_of_run:
-            # By its other name a run could still write what a person has looked at and given back, and so by
+            # By its other name a run could still write what a person has looked at and restored, and so by
             # a descriptor, of which `linkat` makes a name after this (seen with one of /proc/self/fd).
-            copy = f".{secrets.token_hex(8)}"  # a name that the run has not given to another one
+            copy = f".{secrets.token_hex(8)}"  # a name that the run has not used for another one
             with suppress(OSError):
                 self._copy_file(target, new_name, target, copy, depth)
                 os.rename(copy, new_name, src_dir_fd=target, dst_dir_fd=target)

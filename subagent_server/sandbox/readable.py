@@ -1,7 +1,7 @@
-"""What a box shows for reading: an allow-list that lets ordinary work go on without settings.
+"""What a box shows for reading: an allow-list with which ordinary work needs no settings.
 
 The system's programs and a few files of `/etc`, tool chains below the home directory, what is on PATH, and
-the certificates that the environment names. Never a directory that keeps tokens beside its programs:
+the certificates that the environment names. Never a directory that keeps tokens next to its programs:
 `~/.cargo` is there as `~/.cargo/bin` alone.
 """
 
@@ -83,7 +83,7 @@ _HOME = (
 _UV_TOOLS = ".local/share/uv/tools"
 """Each tool by itself: `uvx` writes files of its own next to them, and ends if it cannot."""
 _NEXT_TO_PROGRAMS = ("lib", "lib64", "libexec", "include", "pyvenv.cfg")
-"""What the programs of a directory `bin` use, beside it. Not `share`: people keep data in it."""
+"""What the programs of a directory `bin` use, next to it. Not `share`: people keep data in it."""
 
 
 _SYSTEM = ("/usr", *(f"/{name}" for name in _ROOT_NAMES))
@@ -134,7 +134,7 @@ def tool_chains(home: Path, cwd: Path, written: Sequence[Path], environment: Map
     """Return the directories and files for reading that belong to the user's own tools.
 
     A path in a variable that would show the home directory, the working directory or a part of the system
-    is left out, and so is one that leads through a link in a `written` place, which a run can have made.
+    is left out, and so is one that leads through a link in a `written` directory, which a run can have made.
     """
     wanted = [home / name for name in _HOME]
     wanted += map(Path, sorted(glob(f"{escape(str(home / _UV_TOOLS))}/*")))  # noqa: PTH207 - it never raises
@@ -163,7 +163,7 @@ def showing(
 ) -> Mapping[str, str]:
     """Return the environment with the directories of programs in PATH, which a box shows.
 
-    A link in a `written` place may be that of a run, and is followed to directories of programs alone.
+    A link in a `written` directory may be that of a run, and is followed to directories of programs alone.
     """
     programs = [path for path in programs if path.is_absolute()]
     directories = [path.parent for path in programs]
@@ -221,7 +221,7 @@ def _is_closed(path: Path, own: Sequence[Path]) -> bool:
     return shows_too_much(path, own) or any(path.is_relative_to(never) for never in _NEVER if never != "/tmp")
 
 
-# -- The errors of the sandbox: a box that cannot be built, and a place in which no run works.
+# -- The errors of the sandbox: a box that cannot be built, and a directory in which no run works.
 
 
 T = TypeVar("T")
@@ -231,7 +231,7 @@ class BoxRefused(Exception):
     """There can be no box, or a started one is not as asked; `reason` is a part of a sentence.
 
     If it `passes`, the same start may work a moment later: a path went while the box was built, bubblewrap
-    was killed, or the machine had no room. So it is tried once more, and says nothing about the agent.
+    was killed, or the machine had no room. So it is tried once more, and is no fault of the agent.
     """
 
     def __init__(self, reason: str, *, passes: bool = False) -> None:
@@ -241,7 +241,7 @@ class BoxRefused(Exception):
 
 
 class PathRefused(Exception):
-    """A run must not work at a place, with a box or without one; `hint` says what to do instead."""
+    """A run must not work in a directory, with a box or without one; `hint` is what to do instead."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -250,7 +250,7 @@ class PathRefused(Exception):
 
 
 def too_much_to_write(path: Path) -> PathRefused:
-    """Return the refusal of a place in `sandboxWrite`."""
+    """Return the refusal of a path in `sandboxWrite`."""
     return PathRefused(
         f"sandboxWrite cannot be kept: {path} is the home directory, a part of the system, above one, or "
         "belongs to the runs",
@@ -298,7 +298,7 @@ def tried_twice(start: Callable[[], T]) -> T:
 def end_of_run(what: str, refusal: BoxRefused) -> RunRefused:
     """Return the end of a run that needs a box: `what` could not be started in it.
 
-    A reason that passes says nothing about the agent, so it is `storage` and not `config`.
+    A reason that passes is no fault of the agent, so it is `storage` and not `config`.
     """
     return RunRefused(
         "storage" if refusal.passes else "config",
@@ -368,7 +368,7 @@ _MODE_AND_FLAGS: Mapping[str, tuple[int, int | None]] = {
     "fchmodat": (2, None),
     "fchmodat2": (2, None),
 }
-"""Which argument is the mode of a file, and which one says whether it counts."""
+"""Which argument is the mode of a file, and which one decides whether it counts."""
 _REFUSED_REQUESTS: Mapping[str, Sequence[int]] = {
     "fcntl": (fcntl.F_SETLEASE, 1040),  # F_SETDELEG (linux/fcntl.h), from Linux 6.19 on
     "ioctl": (0x5000_9401, 0x5000_9417),  # BTRFS_IOC_SNAP_CREATE, and its V2 (linux/btrfs.h)

@@ -2,9 +2,9 @@
 
 - *In a box of its own*, the rule: what a server executes is mostly found through its working directory
   (`npx PACKAGE`, `python -m MODULE`, `node server.js`), where a run can plant it for the next run.
-- *Outside of every box*, if its entry says `sandbox: false`: its program and every file that it is given lie
+- *Outside of every box*, if its entry has `sandbox: false`: its program and every file in its arguments lie
   where no run can write, and it starts in an empty directory, without variables that lead where one can.
-- *Without a box*, as the shell of its run: if the agent file says `sandbox: none`, or no box can be had here.
+- *Without a box*, as the shell of its run: if the agent file has `sandbox: none`, or no box can be had here.
 """
 
 import hashlib
@@ -130,7 +130,7 @@ def location_of(
 
 @dataclass(frozen=True)
 class ServerStarts:
-    """Says how the servers of an agent are started in `cwd`. `build` is None where no box can be had.
+    """Decides how the servers of an agent are started in `cwd`. `build` is None where no box can be had.
 
     `project` is the directory of the user that `cwd` is made from: itself, but for a worktree. `state` is the
     state directory of this package, which keeps what servers have downloaded; with None nothing is kept.
@@ -149,7 +149,7 @@ class ServerStarts:
         """Return how a server is started. Blocking.
 
         Raises:
-            NotOutside: its entry says `sandbox: false`, and it cannot be kept.
+            NotOutside: its entry has `sandbox: false`, and it cannot be kept.
             BoxRefused, PathRefused: its box cannot be built.
             OSError: a directory cannot be read or made.
         """
@@ -176,7 +176,7 @@ class ServerStarts:
 
 
 def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, written: Sequence[Path]) -> Rules:
-    """Return the rules of a run for a server, without the agent's variables and places elsewhere.
+    """Return the rules of a run for a server, without the agent's variables and paths elsewhere.
 
     Raises:
         PathRefused.
@@ -184,7 +184,7 @@ def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, writt
     home = homes(rules.environment)[0]
     lasting = {} if cache is None else {home / f".{part}": cache / part for part in _LASTING}
     network = rules.network if server.network is None else server.network
-    # No key: what is posted there stands in the journal as that of a foreign program, and is bounded.
+    # No key: what is posted there is in the journal as that of a foreign program, and is bounded.
     events = {name: rules.environment[name] for name in EVENT_VARIABLES if name in rules.environment}
     return replace(
         rules,
@@ -229,7 +229,7 @@ def _make_private(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class _Remedy:
-    """Names the key that a server needs which has failed in its box, by what it said."""
+    """Names the key that a server needs which has failed in its box, by what it printed."""
 
     name: str
     server: ServerDefinition
@@ -290,9 +290,9 @@ def outside_start(
 ) -> ServerStart:
     """Return how a server is started outside of every box.
 
-    Runs of the agent work in the `directories`; live runs write there and in the `written` places.
+    Runs of the agent work in the `directories`; live runs write there and in the `written` directories.
 
-    An interpreter finds its libraries by itself: that they lie out of reach is the word of its author.
+    An interpreter finds its libraries by itself: that they lie out of reach is the promise of its author.
 
     Raises:
         NotOutside: a run could decide what it executes.
@@ -314,7 +314,7 @@ def outside_start(
 
 
 def _out_of_reach(environment: Mapping[str, str], writable: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Yield the variables that lead to no writable place; of PATH, the directories that are none."""
+    """Yield the variables that lead to no writable path; of PATH, the directories that are not writable."""
     for name, value in environment.items():
         if name == "PATH":
             yield name, path_out_of_reach(value, writable)
@@ -323,7 +323,7 @@ def _out_of_reach(environment: Mapping[str, str], writable: Sequence[Path]) -> I
 
 
 def _reached(text: str, writable: Sequence[Path]) -> Iterator[Path]:
-    """Yield the absolute paths in a text that lie in a writable place."""
+    """Yield the absolute paths in a text that lie in a writable directory."""
     for part in _SEPARATORS.split(text):
         if part.startswith("/") and "\0" not in part and lies_in(Path(part), writable) is not None:
             yield Path(part)

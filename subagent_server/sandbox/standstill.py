@@ -2,7 +2,7 @@
 
 Another process does it, and lets them continue even if the one that asked is killed:
 `python -m subagent_server.sandbox.standstill PID...`, with the first process of each box. It writes a byte
-when all stand still, and lets them continue at the end of its input. It signals all processes of a namespace
+when all have stopped, and lets them continue at the end of its input. It signals all processes of a namespace
 of pids at once, from inside: one that forks and exits, on and on, is missed by whoever looks for each.
 """
 
@@ -48,7 +48,7 @@ def standing_still(leaders: Iterable[int]) -> Iterator[None]:
                 raise OSError("programs in a sandbox cannot be stopped")
             yield
     finally:
-        if other.returncode:  # killed, so that they may stand still
+        if other.returncode:  # killed, so that they may still be stopped
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
 
 

@@ -58,7 +58,7 @@ def _child_of_closed_box(leader: int, box: Box) -> int | None:
         child = _only_child(leader)
         return child if _fault(child, box) is None else None
     except BoxRefused as refusal:
-        if refusal.passes:  # all else is done, and another thing lies at a place
+        if refusal.passes:  # all else is done, and something else lies at a path
             raise
         return None
 
@@ -101,7 +101,7 @@ def _faults(pid: int, box: Box) -> Iterator[str]:
 
 
 def _faults_of_mounts(pid: int, box: Box) -> Iterator[str]:
-    """Yield the mounts that can be written although they should not, and those that show another place."""
+    """Yield the mounts that can be written although they should not, and those that show another file."""
     read_only = _mounts(pid)
     for path, closed in read_only.items():
         if not closed and path not in box.memory and not _is_writable(path, box):
@@ -121,7 +121,7 @@ def _is_writable(mounted: str, box: Box) -> bool:
 
 
 def _mounts(pid: int) -> dict[str, bool]:
-    """Return the places of all mounts of a process, and whether the uppermost there is read-only."""
+    """Return the paths of all mounts of a process, and whether the uppermost there is read-only."""
     found: dict[str, bool] = {}
     # The kernel escapes space, tab, newline and backslash: a name may hold every other byte.
     for line in Path(f"/proc/{pid}/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
@@ -248,7 +248,7 @@ def ended_early(process: "subprocess.Popen[bytes]") -> BoxRefused:
 
 
 def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
-    """Return the refusal in the first line of what a bubblewrap said.
+    """Return the refusal in the first line that a bubblewrap printed.
 
     A negative exit code is the signal that ended it; one above 128 the signal that ended its inner process.
     """

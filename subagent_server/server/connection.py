@@ -69,7 +69,7 @@ LEFT = (
 )
 DEFAULT_WAIT_SECONDS = 50.0
 WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
-"""How long a call of a client may take before the client gives it up (measured; see `docs/tools.md`)."""
+"""How long a call of a client may take before the client cancels it (measured; see `docs/tools.md`)."""
 ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
 THREADS = 32
@@ -224,8 +224,8 @@ def _tool(spec: ToolSpec) -> types.Tool:
     """Return a tool as the protocol describes it.
 
     `anthropic/alwaysLoad` keeps a tool in sight of a client that hides tools until they are searched for.
-    Hiding costs a call. It is asked for in so many words: `subagent init` tells Claude Code to show all tools
-    of this server but those that say no, as its first turn waits for no other server.
+    Hiding costs a call. Each tool sets it, True or False: `subagent init` has Claude Code show all tools of
+    this server except those with False, as its first turn waits for no other server.
     """
     hints = spec.hints
     return types.Tool(
@@ -256,7 +256,7 @@ def longest_wait_seconds(client_name: str | None, maximum: float | None) -> floa
 
 def _presented(answer: Answer) -> types.CallToolResult:
     shown = answer[LIST] if answer.keys() == {LIST} else answer
-    # As JavaScript writes it, 2 for 2.0: Qwen Code shows a text beside the structure unless both are equal.
+    # As JavaScript writes it, 2 for 2.0: Qwen Code shows a text besides the structure unless both are equal.
     shown = json.loads(json.dumps(shown), parse_float=_plain_number)
     text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     return types.CallToolResult(
@@ -291,12 +291,12 @@ class ProtocolServer(Server[Any]):
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
     ) -> InitializationOptions:
-        """Return what the handshake tells an older client."""
+        """Return what an older client gets in the handshake."""
         return super().create_initialization_options(notification_options or self.changing, *args, **kwargs)
 
 
 def build_server(find: Callable[[Context], ClientConnection], sample: ClientConnection) -> ProtocolServer:
-    """Return the protocol server. `find` gives the connection of a request; all of them are like `sample`."""
+    """Return the protocol server. `find` returns the connection of a request; all are like `sample`."""
 
     def of(
         pick: Callable[[ClientConnection], Callable[[Context, Params], Awaitable[Result]]],

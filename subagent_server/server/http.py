@@ -185,7 +185,7 @@ async def _health(_: Request) -> JSONResponse:
 
 
 class HttpServer(uvicorn.Server):
-    """The HTTP server, without handlers of signals: `close` ends it. It hears peers that are welcome."""
+    """The HTTP server, without handlers of signals: `close` ends it. It reads from welcome peers alone."""
 
     def __init__(self, app: ASGIApp, is_welcome: Welcome | None = None) -> None:
         super().__init__(
@@ -233,7 +233,7 @@ class HttpServer(uvicorn.Server):
 
 
 class _Complaints:
-    """Says what the event loop complains of; of connections that find no room it says so once a minute."""
+    """Logs what the event loop complains of; connections that find no room, once a minute."""
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
@@ -276,7 +276,7 @@ class OpenCalls:
         raise MCPError(types.CONNECTION_CLOSED, LEFT)
 
     def end_all(self) -> None:
-        """Answer every open request with the error that says that the server leaves."""
+        """Answer every open request with an error: the server is leaving."""
         self._leaving = True
         for scope in list(self._open):
             scope.cancel()
@@ -453,7 +453,7 @@ class SessionEvents(EventStore):
 
 
 def payload_route(service: Service, caller_of: Callable[[Request], Caller]) -> Route:
-    """Return the route. `caller_of` says in whose name a request comes."""
+    """Return the route. `caller_of` returns in whose name a request comes."""
 
     async def payload(request: Request) -> Response:
         agent_id = request.path_params["agent_id"]
@@ -494,7 +494,7 @@ def _headers(stored: StoredPayload) -> dict[str, str]:
 
 
 def takes_gzip(headers: list[str]) -> bool:
-    """Whether a client that sends these `Accept-Encoding` says that it takes gzip."""
+    """Whether a client that sends these `Accept-Encoding` takes gzip."""
     taken: dict[str, bool] = {}
     for part in ",".join(headers).split(","):
         found = _CODING.fullmatch(part)

@@ -42,7 +42,7 @@ MAX_HEADER_BYTES = 64 << 10
 DEAD_SECONDS = 60
 """How long a peer may leave what was sent to it unconfirmed, or unread, before the connection is cut."""
 ADMIT = "subagent.admit"
-"""The key of a request's scope with the function that says that its peer may come in."""
+"""The key of a request's scope with the function that admits its peer."""
 PAGE_PATHS = "/page/"
 """The paths of the page, which lets browsers in by sessions of its own."""
 CODE_PATH = f"{PAGE_PATHS}session"
@@ -205,7 +205,7 @@ class TokenGate:
         complaint, parent = None, None
         try:
             parent = parent_by_token(file, token)
-        except SubagentError as error:  # the file of tokens: its owner has to hear of it, once
+        except SubagentError as error:  # the file of tokens: its owner has to know of it, once
             complaint = error.sentence
         if complaint not in (None, self._complaint):
             print(complaint, file=sys.stderr, flush=True)
@@ -229,7 +229,7 @@ def parent_of(scope: Scope) -> str | None:
 
 
 class BodyBounds:
-    """Gives the application a body that has come whole, within bounds of size and time."""
+    """Passes the application a body that has come whole, within bounds of size and time."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -298,7 +298,7 @@ def _too_many_parts(body: bytearray) -> Response | None:
 
 
 def first(message: Message, receive: Receive) -> Receive:
-    """Return a receiver that gives a message before all others."""
+    """Return a receiver that returns a message before all others."""
     pending = [message]
 
     async def receive_next() -> Message:
@@ -315,10 +315,10 @@ def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 on one connection, with bounds for peers that are unknown or gone.
 
-    The HTTP server itself has no timer for a peer that says nothing, or half a header, and accepts
+    The HTTP server itself has no timer for a peer that sends nothing, or half a header, and accepts
     connections until it has no descriptor left. Peers of which nothing is known yet have bounds of their
-    own, so that they cannot take the place of others; a peer with a token may do what the user may. A peer
-    that is not welcome is not heard at all.
+    own, so that they cannot use up the connections of others; a peer with a token may do what the user may.
+    From a peer that is not welcome nothing is read at all.
     """
 
     def __init__(self, *arguments: Any, is_welcome: Welcome | None = None, **more: Any) -> None:

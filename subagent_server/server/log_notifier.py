@@ -1,7 +1,7 @@
 """The events of runs as logging notifications, for clients that ask for them.
 
-An older client asks once, with `logging/setLevel`, and hears of the live runs that are its parent's; a modern
-one asks with each request, and hears of the runs that the request waits for, on the request's own stream.
+An older client asks once, with `logging/setLevel`, for the events of its parent's live runs. A modern one
+asks with each request for those of the runs that the request waits for, on the request's own stream.
 """
 
 import asyncio
@@ -124,11 +124,11 @@ class LogNotifier:
         """Send the last events, and the ends that the journals do not have yet."""
         for tail in tails:
             tail.send(outbox)
-            with suppress(SubagentError):  # it became unreadable meanwhile: the answer of the call says so
+            with suppress(SubagentError):  # it became unreadable meanwhile: the answer of the call reports it
                 tail.send_end(self._service.store.read(tail.run_id), outbox)
 
     def _remember(self, tails: "list[_Tail]") -> None:
-        """Let the next request go on where this one stopped."""
+        """Let the next request continue where this one stopped."""
         for tail in tails:
             self._positions.pop(tail.run_id, None)
             self._positions[tail.run_id] = tail.position
@@ -138,7 +138,7 @@ class LogNotifier:
     # -- for a whole connection
 
     async def _follow_live_runs(self, session: ServerSession, since: datetime) -> None:
-        """Send the events of the live runs that the client hears, as long as the client is there."""
+        """Send the events of the live runs of the client's parent, as long as the client is there."""
         await until_root_is_made(self._service.store)
         await asyncio.to_thread(self._discover, self._begun(since), since)
         outbox = Outbox(session.send_notification, lambda: self._level)
@@ -219,7 +219,7 @@ class LogNotifier:
         return _Tail(JournalFollower(self._service.store, run_id, position), run_id, meta.agent_name)
 
     def _read(self, run_id: str) -> RunMeta | None:
-        """Return a state; None if it is unreadable, which every other door says. Raises UnknownRun."""
+        """Return a state; None if it is unreadable, which every other door reports. Raises UnknownRun."""
         try:
             return self._service.store.read(run_id)
         except UnknownRun:

@@ -94,9 +94,9 @@ def _why(found: dict[str, Any], *, needs_id: bool = True) -> str:
 
 
 def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the places of texts, and the places that hold names, of which a part is missing.
+    """Yield the paths of texts, and of the objects with names, of which a part is missing.
 
-    Places are cut as they grow: each part of a large list would hold a copy of the long name of that list.
+    Paths are cut as they grow: each part of a large list would hold a copy of the long name of that list.
     """
     pending: list[tuple[str, Any]] = [("", found)]  # no recursion: it may be nested deeply
     while pending:

@@ -1,7 +1,7 @@
 """Notifications of changes to one client: of the list of tools, of resources and of their list.
 
 A client of the older era asks with `resources/subscribe`, or by listing; one of the newer era with
-`subscriptions/listen`. No call waits for what goes on here."""
+`subscriptions/listen`. No call waits for what happens here."""
 
 import asyncio
 import math
@@ -63,7 +63,7 @@ def is_modern(context: Context) -> bool:
 
 
 class SubscriptionHandlers:
-    """Notes what one client, of either era, wants to hear of."""
+    """Notes which changes one client, of either era, asked for."""
 
     def __init__(self, resources: "ResourceWatch", tools: "ToolWatch", notices: "ClientNotices") -> None:
         self._resources = resources
@@ -78,7 +78,7 @@ class SubscriptionHandlers:
     async def listed_tools(self, context: Context, digest: str) -> None:
         """Note that the client has listed the tools with this digest.
 
-        From now on an older client hears of changes.
+        From now on an older client is notified of changes.
         """
         self._tools.listed(digest)
         if not is_modern(context):
@@ -86,7 +86,7 @@ class SubscriptionHandlers:
             await self._tools.want()
 
     async def listed_resources(self, context: Context) -> None:
-        """Note that the client has listed the resources: an older one hears of changes of the list now."""
+        """Note that the client has listed the resources: an older one is notified of its changes now."""
         if not is_modern(context):
             self._notices.remember(context)
             await self._resources.want_list()
@@ -118,7 +118,7 @@ class SubscriptionHandlers:
         return types.EmptyResult()
 
     def end_streams(self) -> None:
-        """End all streams of changes, as the protocol has it: each client hears that the end was intended."""
+        """End all streams of changes, as the protocol has it: each client sees that the end was intended."""
         self._listen.close()
 
     async def listen(
@@ -301,7 +301,7 @@ class ResourceWatch:
             return
         live = set(self._service.store.live_ids())
         for run_id in {watched.address.run_id for watched in list(self._watched.values())} & live:
-            with suppress(SubagentError):  # it became unreadable: reading it says so
+            with suppress(SubagentError):  # it became unreadable: reading it reports that
                 observe(self._service.store, run_id, self._caller)
         self._reconciled = time.monotonic()
 
@@ -355,14 +355,14 @@ class ClientNotices:
         self._older = context.session
 
     async def notify(self, event: ServerEvent) -> None:
-        """Say that a list would be another one now, or that a resource has changed."""
+        """Notify the client that a list would be another one now, or that a resource has changed."""
         await self.bus.publish(event)
         if self._older is not None:
             await self._older.send_notification(event_to_notification(event, {}))
 
 
 class Background:
-    """Keeps tasks alive. One that fails says so on stderr; calls and the server are not affected."""
+    """Keeps tasks alive. One that fails is logged on stderr; calls and the server are not affected."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -28,7 +28,7 @@ Signature = tuple[int, int, int]
 """Inode, time of change in nanoseconds, and size of a file."""
 
 NEWEST = 50
-"""How many runs are listed beside the live ones."""
+"""How many runs are listed besides the live ones."""
 MAX_RESULT_CHARACTERS = 1_000_000
 JSON = "application/json"
 PLAIN = "text/plain"
@@ -134,7 +134,7 @@ def _refuse_cursor(method: str, params: types.PaginatedRequestParams | None) -> 
 
 
 def refusal(error: SubagentError, data: dict[str, Any] | None = None) -> MCPError:
-    """Return the protocol error that says the same as a tool would: the caller's fault, or the machine's."""
+    """Return the protocol error for what a tool would answer: the caller's fault, or the machine's."""
     code = types.INVALID_PARAMS if isinstance(error, CallerError) else types.INTERNAL_ERROR
     return MCPError(code, error.sentence, data)
 
@@ -155,7 +155,7 @@ def parse_address(uri: str) -> Address:
 
 
 def list_documents(service: Service, caller: Caller) -> list[types.Resource]:
-    """Return the documents of the live runs and of the newest that the caller hears, the newest run first.
+    """Return the documents of the caller's live runs and of its newest ones, the newest run first.
 
     Of a run whose state cannot be read the state is listed, with the reason.
     """

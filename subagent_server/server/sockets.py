@@ -58,7 +58,7 @@ def listen_on_path(path: Path) -> socket.socket:
     A socket that a server left behind is replaced; one that is in use is not.
 
     Raises:
-        BadArgument: the directory is open to others, or something else stands there.
+        BadArgument: the directory is open to others, or something else has the path.
         HostError.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -129,9 +129,9 @@ IPNetwork = IPv4Network | IPv6Network
 
 @dataclass(frozen=True)
 class Proxies:
-    """How clients reach this server: at `public_url`, or as the proxies at the `trusted` addresses say.
+    """How clients reach this server: at `public_url`, or as the proxies at the `trusted` addresses report.
 
-    `own_names` are the names under which the server is reached without a proxy. `trusts_socket` says that
+    `own_names` are the names under which the server is reached without a proxy. With `trusts_socket`
     the peers of a Unix socket are proxies.
     """
 

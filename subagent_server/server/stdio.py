@@ -140,7 +140,7 @@ class Serving:
         return None
 
     async def aclose(self) -> None:
-        """End what goes on. The client's end must be closed before: a thread may wait until it is read."""
+        """End what is under way. The client's end must be closed before: a thread may wait for its reader."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)  # until it has ended, it refuses more lines
         late = [*self._incoming.answering]  # a late answer might get into a file of this number
@@ -168,7 +168,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
     """The messages of a client. `at_end` is awaited after the last, before the stream ends.
 
     A line that is no message is answered here; nobody waits until the client has read that. As long as
-    `is_full()`, nothing is taken: a client that reads no answers is not given more of them.
+    `is_full()`, nothing is taken: a client that reads no answers gets no more of them.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
     async def _read_messages(self) -> AsyncGenerator[SessionMessage]:
         """Yield the messages, without a first discovery that a handshake follows.
 
-        A client may give its discovery up while the server starts (the AI SDK after 1 s). Both lie in the
+        A client may cancel its discovery while the server starts (the AI SDK after 1 s). Both lie in the
         pipe then, and the SDK would serve the era of the first alone.
         """
         is_first, discovery = True, None
@@ -313,7 +313,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         task.add_done_callback(self.answering.discard)
 
     def _report(self, size: int, why: str) -> None:
-        """Say on stderr why a line was dropped. The line itself may hold a secret, and is not shown."""
+        """Log on stderr why a line was dropped. The line itself may hold a secret, and is not shown."""
         self._dropped += 1
         if self._dropped <= MAX_REPORTS:
             last = "; no more of them are reported" if self._dropped == MAX_REPORTS else ""

@@ -67,7 +67,7 @@ _ALWAYS = {
 _BY_DRIVER = {
     "filter": {"clean": "", "smudge": "", "process": "", "required": "false"},
     "merge": {"driver": "false"},  # a driver that fails leaves a conflict, an empty one would drop a side
-    "hook": {"enabled": "false"},  # from git 2.54 on, a setting names hooks, whatever `core.hooksPath` says
+    "hook": {"enabled": "false"},  # from git 2.54 on, a setting names hooks, whatever `core.hooksPath` is
 }
 NO_PROGRAMS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 """For every comparison: without it attributes may name programs that show a file."""
@@ -98,7 +98,7 @@ class Git:
     settings: Mapping[str, str] = field(default_factory=dict)
     """The configuration that git finds here, the last value of each key."""
     of_user: Mapping[str, str] = field(default_factory=dict)
-    """The part of it that stands in no file of the repository: programs that it names may be started."""
+    """The part of it that is in no file of the repository: programs that it names may be started."""
     seconds: float = GIT_SECONDS
     """How long a command may take."""
 
@@ -152,8 +152,8 @@ class Git:
         descriptors of locks open as long as it works.
 
         Raises:
-            GitFailed: it could not be started, took too long, said too much, or was killed: an exit code that
-                means "no" (there is no such commit) must not be that of a git that was kept from looking.
+            GitFailed: it could not be started, took too long, printed too much, or was killed. An exit code
+                for "no" (there is no such commit) must not be that of a git that was kept from looking.
         """
         before = () if finishes else _ending_with_parent()
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaint:
@@ -257,7 +257,7 @@ def identity_of(git: Git) -> dict[str, str]:
 def signing(git: Git, environment: Mapping[str, str]) -> Git | None:
     """Return git that signs commits as the user does (`commit-tree -S`), or None if he does not.
 
-    Which key and form, the repository may say; the program is the one of the user's own files, else that of
+    The repository may set the key and the form; the program is the one of the user's own files, else that of
     the system, and it lies where no run writes.
 
     Raises:

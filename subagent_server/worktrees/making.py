@@ -38,7 +38,7 @@ def make_worktree(
 ) -> WorktreeState:
     """Make the files and the store of a worktree; the repository gets a reference that keeps the base.
 
-    `boxed` says whether the run works in a box.
+    `boxed`: the run works in a box.
 
     Raises:
         GitFailed: git refused. What it has made by then is for `drop_worktree`.
@@ -58,7 +58,7 @@ def make_worktree(
         looking = harmless_git(environment, origin)
         try:
             changed, untracked = _left_behind(replace(looking, seconds=_LOOK_SECONDS))
-        except GitFailed as error:  # as by a FIFO in the place of a HEAD below, which an earlier run left
+        except GitFailed as error:  # as by a FIFO instead of a HEAD below, which an earlier run left
             unseen.append(f"What is not committed there was not seen ({error.why}).")
     borrowed = borrowed_objects(Path(worktree.repository))
     write_store(store, git, worktree, worktree.base, borrowed, signs=not boxed)
@@ -90,7 +90,7 @@ def _left_behind(git: Git) -> tuple[int, int]:
 
 
 def _notes(path: Path) -> list[str]:
-    """Return what the run lacks beside uncommitted files."""
+    """Return what the run lacks besides uncommitted files."""
     notes = []
     if (path / ".gitmodules").is_file():
         notes.append("Its submodules are empty.")
@@ -139,10 +139,10 @@ def _include(git: Git, origin: Path, path: Path) -> tuple[list[str], list[str]]:
 
 
 def _copy(origin: Path, path: Path, name: str, room: int) -> int:
-    """Copy a plain file of at most `room` bytes and return its size; no link leads out of either place.
+    """Copy a plain file of at most `room` bytes and return its size; no link leads out of either directory.
 
     Raises:
-        OSError, BadArgument: it is no such file, or its place is taken.
+        OSError, BadArgument: it is no such file, or the name is taken.
     """
     with inside(origin, name) as source, _opened(source) as descriptor:
         status = os.fstat(descriptor)

@@ -27,7 +27,7 @@ MOST_NAMED = 10
 _LINK = "120000"
 """How git writes the mode of a symbolic link."""
 _BY_GIT = frozenset(("unspecified", "unset", "set", ""))
-"""What git says of an attribute that names no filter."""
+"""The answers of git for an attribute that names no filter."""
 
 
 class NotMerged(CallerError):
@@ -65,7 +65,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
 
     Raises:
         NotMerged: it conflicts, would touch uncommitted changes, or brings files that run code.
-        GitFailed: git refused. In each case the target is as it was, but where the sentence says otherwise.
+        GitFailed: git refused. In each case the target is as it was, except where the sentence differs.
     """
     if order.into is None:
         git = harmless_git(environment, order.target)
@@ -109,7 +109,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
 def _check_is_copy(git: Git, order: MergeOrder) -> None:
     """Refuse a directory from which git is led elsewhere by now.
 
-    A run in a directory above can have written the configuration, or `.git`: files would go to any place.
+    A run in a directory above can have written the configuration, or `.git`: files would go anywhere.
     """
     top = git.line("find the working copy", "rev-parse", "--show-toplevel")
     named_back = git.settings.get("core.worktree")
@@ -242,7 +242,7 @@ def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:
 
 
 def _check_submodules(order: MergeOrder, entries: list[str], touched: list[str]) -> None:
-    """Refuse a merge of a file in the place of a submodule with files, which git would delete unasked."""
+    """Refuse a merge of a file that replaces a submodule with files, which git would delete unasked."""
     filled = [
         name
         for entry, name in zip(entries, touched, strict=True)
@@ -266,7 +266,7 @@ def _bring_in(git: Git, order: MergeOrder, head: str, made: str, touched: list[s
     """Move the working copy on from `head` to `made`; git refuses as a whole what it would overwrite."""
     words = ("--ff-only", "--quiet", "--no-stat", "--no-verify", "--no-autostash", "--no-overwrite-ignore")
     with ExitStack() as stopped:
-        try:  # git follows a link that comes in the place of a directory while it writes the files in it
+        try:  # git follows a link that replaces a directory while it writes the files in it
             stopped.enter_context(standing_still(order.workers))
         except OSError as error:
             why = f"programs of a run write in {_shown(order.target)}, and do not pause ({error})"

@@ -1,7 +1,7 @@
 """Reading what a run has left in its worktree, whose files and store are data.
 
-Git works on them in a fresh box without a network, in a git directory that is made for this once; what it
-says reaches the repository as a stream of objects, which is checked apart from the objects of the user
+Git works on them in a fresh box without a network, in a git directory that is made for this once. Its
+output reaches the repository as a stream of objects, which is checked apart from the objects of the user
 before any of it is kept. Without a box this is done only where the run itself had none.
 """
 
@@ -44,16 +44,16 @@ from subagent_server.worktrees.store_of_run import (
 MAX_PACK_BYTES = 4 << 30
 """How much a run may commit."""
 _MOST_MEMORY = "2g"
-"""For one object, so that a small pack cannot stand for an endless one."""
+"""For one object, so that a small pack cannot expand to an endless one."""
 _LOOK_SECONDS = 60.0
 """Of a look that changes nothing, which a run can make wait for good."""
 MOST_NAMED = 200
 """How much of one kind is named of what no commit can hold: there may be more than a reader waits for."""
 _MOST_HEADER = 5 << 20
 _BY_A_SIGNAL = 129
-"""From here on an exit code says that a program was ended, as by a reader that has had enough.
+"""From here on an exit code means that a program was ended, as by a reader that has had enough.
 
-With 128 git itself says that it failed.
+With 128 git itself reports that it failed.
 """
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
@@ -250,7 +250,7 @@ class LeftWork:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads one worktree for its repository, `git`; `state` says whether the run had a box."""
+    """Reads one worktree for its repository, `git`; `state` has whether the run had a box."""
 
     git: Git
     worktree: Worktree
@@ -435,7 +435,7 @@ class Reader:
 
 @contextmanager
 def scratch(worktree: Worktree) -> Iterator[Path]:
-    """Make a directory beside a worktree, for this once."""
+    """Make a directory next to a worktree, for this once."""
     files = Path(worktree.path)
     directory = Path(tempfile.mkdtemp(prefix=f"{files.name}.", suffix=_SCRATCH, dir=files.parent))
     try:
@@ -446,7 +446,7 @@ def scratch(worktree: Worktree) -> Iterator[Path]:
 
 
 def drop_scratch(worktree: Worktree) -> None:
-    """Delete what killed processes left beside a worktree. Raises OSError."""
+    """Delete what killed processes left next to a worktree. Raises OSError."""
     files = Path(worktree.path)
     for directory in files.parent.glob(f"{files.name}.*{_SCRATCH}"):
         remove_tree(Directory(directory.parent).entry(directory.name))
@@ -454,7 +454,7 @@ def drop_scratch(worktree: Worktree) -> None:
 
 @contextmanager
 def _bounded(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[threading.Event]:
-    """Give back whether the process was ended because its time was over; it has ended afterwards."""
+    """Yield an event, set if the process is ended because its time is over; it has ended afterwards."""
     too_late = threading.Event()
 
     def end() -> None:
@@ -472,7 +472,7 @@ def _bounded(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[thr
     try:
         yield too_late
     finally:
-        _stream(process).close()  # whoever still writes has nothing more to say
+        _stream(process).close()  # whoever still writes is not read any more
         process.wait()
         timer.cancel()
         if process.stdin is not None:
@@ -480,7 +480,7 @@ def _bounded(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[thr
 
 
 def _left(process: "subprocess.Popen[bytes]") -> LeftWork:
-    """Read what stands before the objects: pairs of fields, byte by byte, because git reads what follows."""
+    """Read what comes before the objects: pairs of fields, byte by byte, because git reads what follows."""
     stream = _stream(process).fileno()
     found: dict[str, list[str]] = {}
     printed, name = bytearray(), None

@@ -76,7 +76,7 @@ def settle_worktree(
 
 
 def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]]:
-    """Return what the run has left, and what has to be said of it.
+    """Return what the run has left, and remarks on it.
 
     Commits that could not be read the time before either are left out: nobody has to do without the files
     because of them.

@@ -27,7 +27,7 @@ _PINS = "refs/subagent/base"
 _STALE_SECONDS, _STALE_PACKED_SECONDS = 5.0, 60.0
 """The age at which the lock of a reference of ours, and of all packed ones, is that of a killed git."""
 _LOOK_SECONDS = 30.0
-"""A FIFO in the place of a file of a repository would hold up each look for good."""
+"""A FIFO instead of a file of a repository would hold up each look for good."""
 _MOST_BORROWED = 64
 _MOST_TEXT = 1 << 20
 _COPIED = (
@@ -35,7 +35,7 @@ _COPIED = (
     *("core.eol", "core.safecrlf", "core.precomposeunicode", "core.protecthfs", "core.protectntfs"),
     *("core.quotepath", "extensions.objectformat"),
 )
-"""The settings of the user that a store has too: none names a program or a place."""
+"""The settings of the user that a store has too: none names a program or a path."""
 _SIGNING = ("commit.gpgsign", "tag.gpgsign", "gpg.format", "user.signingkey")
 """What the store of a run without a box has too: in a box there is no key."""
 _OURS = {
@@ -49,7 +49,7 @@ _HELD = ("config", "hooks", "info", "commondir", "objects/info/alternates")
 
 
 class NotOurs(HostError):
-    """A record that names a place or a branch that no run is ever given."""
+    """A record with a path or a branch that no run ever gets."""
 
     code = "not_our_worktree"
 
@@ -66,12 +66,12 @@ def store_of(worktree: Worktree) -> Path:
 
 
 def is_of_run(path: str | Path, worktree: Worktree) -> bool:
-    """Whether a directory is the worktree of another run: it lies beside this one."""
+    """Whether a directory is the worktree of another run: it lies next to this one."""
     return Path(path).parent == Path(worktree.path).parent
 
 
 def worktree_mounts(worktree: Worktree) -> list[tuple[str, Path]]:
-    """Return what a box of the run shows of its worktree, as arguments of bubblewrap with their places.
+    """Return what a box of the run shows of its worktree, as arguments of bubblewrap with their paths.
 
     The files and the store are written; what git executes by, and the borrowed objects, are read-only. These
     are those of the beginning alone: a run in a directory above can have let the repository lead to others.
@@ -172,7 +172,7 @@ def write_known_references(store: Path, git: Git) -> None:
 
 
 def write_pointer(worktree: Worktree) -> None:
-    """Let the files name their store; the place is changed at once. Raises OSError."""
+    """Let the files name their store; the path changes atomically. Raises OSError."""
     new = store_of(worktree) / "pointer"
     _write(new, _pointer(worktree))
     new.replace(Path(worktree.path, ".git"))
@@ -190,7 +190,7 @@ def _pointer(worktree: Worktree) -> str:
 def ignored_everywhere(git: Git, common: Path) -> str:
     """Return the patterns of ignored files of the repository and of the user.
 
-    The run reads them. So the repository does not say which file they are in.
+    The run reads them. So the repository does not decide which file they are in.
     """
     home = git.variables.get("HOME", "/")
     configured = Path(git.variables.get("XDG_CONFIG_HOME") or f"{home}/.config", "git", "ignore")
@@ -208,7 +208,7 @@ def pin_base(git: Git, worktree: Worktree) -> None:
 def has_base(git: Git, worktree: Worktree) -> bool:
     """Whether a repository keeps the base of a worktree, so that it is the one where that was made.
 
-    A run in a directory above can have put another one, or a link to it, in its place. Raises GitFailed.
+    A run in a directory above can have replaced it by another one, or by a link to one. Raises GitFailed.
     """
     return git.commit(_pin(worktree)) == worktree.base
 
@@ -286,7 +286,7 @@ def _write(path: Path, text: str) -> None:
     path.write_bytes(os.fsencode(text))
 
 
-# -- The repository of a directory, and whether a run may be given a worktree of it.
+# -- The repository of a directory, and whether a run may get a worktree of it.
 
 
 class NoWorktree(CallerError):
@@ -312,7 +312,7 @@ class FoundRepository:
 def find_repository(
     environment: Mapping[str, str], directory: Path, *, written: Sequence[Path] = ()
 ) -> FoundRepository:
-    """Return the repository of a directory, given by its real path.
+    """Return the repository of a directory (its real path).
 
     `written` is where live runs write: a repository there could show files which they may not read, by what
     it borrows, by a link, or by a `.git` that names another one.

@@ -41,7 +41,7 @@ async def tree_of(text: str) -> list[Node] | None:
 def parse(text: str) -> list[Node]:
     """Return the nodes of a text. Raises ValueError: it is too large as a tree."""
     parser = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"])
-    parser.disable("image")  # to fetch it would tell somebody that the result was read
+    parser.disable("image")  # to fetch it would show somebody that the result was read
     return _nodes(SyntaxTreeNode(parser.parse(text)), [MAX_NODES])
 
 

@@ -85,7 +85,7 @@ DIFF_SECONDS = 10.0
 LOG_SECONDS = 0.1
 """How long nothing is looked at after a look, so that a log that grows all the time is sent in parts."""
 POLL_SECONDS = 2.0
-"""How often it is looked at if no change of it is heard."""
+"""How often it is looked at without a notice of a change."""
 QUIET_SECONDS = 15.0
 """After so long without news a comment is sent, so that a connection that has gone is noticed."""
 LINES_AT_ONCE = 500
@@ -280,7 +280,7 @@ class RunPage:
         self._comparing = threading.Lock()
 
     async def facts(self, run_id: str) -> Json:
-        """Return what the run was asked, how it stands, its questions, and its result as a tree of elements.
+        """Return what the run was asked, its state, its questions, and its result as a tree of elements.
 
         Raises:
             InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
@@ -385,7 +385,7 @@ class TabStream:
     async def _lines(self) -> AsyncIterator[str]:
         async with self._feed.reader() as reader, AsyncExitStack() as watched:
             if self._run_id is not None:
-                with suppress(InvalidRunId):  # the log says so
+                with suppress(InvalidRunId):  # the log has that
                     await watched.enter_async_context(self._feed.log_watched(self._run_id, reader))
             while True:
                 async for page in self._log():
@@ -446,7 +446,7 @@ class Feed:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[Reader]:
-        """Give a queue with the whole table first, and then each change; None in it means the end.
+        """Yield a queue with the whole table first, and then each change; None in it means the end.
 
         Raises:
             OSError, SubagentError: the runs cannot be listed.

@@ -22,7 +22,7 @@ from subagent_server.verbs.service import Service
 STYLE = STATIC / "style.css"
 _CODE = '<pre class="code" tabindex="0">'
 _LOG_PAGES = 50
-"""How many pages of 1,000 lines the log has here at most; the rest is said."""
+"""How many pages of 1,000 lines the log has here at most; a line counts the rest."""
 
 
 class StandalonePage:
