@@ -262,7 +262,7 @@ def _agent_now(
             raise AgentGone(request) from error
     if caller.is_child:
         raise NotAllowed(
-            f"The file of agent {shorten(name)} is gone, and run {caller.run_id} is a subagent, which may "
+            f"Agent {shorten(name)} is not among the agents here, and run {caller.run_id}, a subagent, may "
             "not use a stored definition: ask your parent with ask_parent to put the file back."
         )
     try:
@@ -273,8 +273,8 @@ def _agent_now(
             "put the file of the agent back."
         ) from error
     warning = (
-        f"The file of agent {name} is gone: this run has the definition that run {request.run_id} was "
-        "started with."
+        f"Agent {name} is not among the agents here: this run has the definition that run "
+        f"{request.run_id} was started with."
     )
     if MASK in stored.model_dump_json():
         warning += f" What was secret in it is {MASK} now, so what needs that may fail."

@@ -195,10 +195,10 @@ def test_without_its_file_an_agent_goes_on_as_it_was_only_if_somebody_says_so_an
     last = continue_run(world.service, order).run_id
     assert world.completed(last) == "Done."
     (warning,) = check_status(world.service, last).warnings or []
-    assert "The file of agent worker is gone" in warning and "***" in warning
+    assert "Agent worker is not among the agents here" in warning and "***" in warning
     (body,) = bodies(simulator)
     assert texts(body) == ["The task.", "And this."]
-    assert any("is gone" in event["message"] for event in world.events(last, "warning"))
+    assert any("not among" in event["message"] for event in world.events(last, "warning"))
 
 
 def test_an_agent_carries_on_what_a_run_it_started_had_begun(world: World) -> None:
