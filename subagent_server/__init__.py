@@ -8,7 +8,7 @@ Where to begin reading:
 4. `process/shim.py` and `worker/supervisor.py`: the two processes of a run, from its slot to one outcome.
 5. `server/` and `cli/`: the doors, which parse, call a verb of `verbs/`, and present its answer.
 
-`docs/architecture.md` has the rooms, the floors on which they stand, and the words.
+`docs/architecture.md` has the rooms, their floors, and the words.
 """
 
 __version__ = "0.1.0"

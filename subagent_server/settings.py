@@ -13,7 +13,7 @@ from subagent_server.run.paths import FoundRoot, find_root
 from subagent_server.run.states import LAUNCHER
 
 Role = Literal["all", "parent", "child"]
-"""The tools that a server offers: those of a parent, those of a child run, or both."""
+"""The tools that a server shows: those of a parent, those of a child run, or both."""
 
 DEFAULT_AGENT_DIRECTORIES = ("agents", ".claude/agents")
 DEFAULT_MAX_RUNS = 64
@@ -56,7 +56,7 @@ class Settings:
     max_wait_seconds: float | None = None
     """The longest wait of one call; None: the known limit of the client."""
     agent_patterns: tuple[str, ...] = ()
-    """Patterns of the names of the agents that a server offers (`--agent`); without any, all are offered."""
+    """Patterns of the names of the agents that a server shows (`--agent`); without any, all are shown."""
     tools_budget: int = DEFAULT_TOOLS_BUDGET
     """The most bytes that a model reads of all tools together. Agents start by `run_agent` where a tool for
     each would take more."""
@@ -71,13 +71,13 @@ class Settings:
     runtime_directory: Path | None = None
     """The directory of the zygote, or None for the usual one."""
     launcher: str = "local"
-    """Where runs work whose agents do not say: local, slurm, or ssh:HOST."""
+    """Where runs work whose agents do not set it: local, slurm, or ssh:HOST."""
     lease: int = DEFAULT_LEASE_SECONDS
     """After how many seconds of silence a run on a node is ended there."""
     has_max_runs: bool = False
     """Whether somebody named `max_runs`: an engine has a queue of its own."""
     contract_model: str | None = None
-    """The model of agents that are started by a contract; None: the lifecycle tools are not offered."""
+    """The model of agents that are started by a contract; None: there are no lifecycle tools."""
 
     @property
     def page_directory(self) -> Path | None:
@@ -91,12 +91,12 @@ class Settings:
 
     @property
     def is_of_a_run(self) -> bool:
-        """Whether the environment says that this process belongs to a run, proven or not."""
+        """Whether this process belongs to a run by its environment, proven or not."""
         return self.child_run_id is not None or self.child_token is not None
 
     @property
     def child_run_id(self) -> str | None:
-        """The run that started this process, as the environment says, or None."""
+        """The run that started this process, by its environment, or None."""
         return self.environment.get("SUBAGENT_RUN_ID") or None
 
     @property
@@ -116,7 +116,7 @@ def read_settings(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Settings:
-    """Return the settings that flags, environment and working directory give, in this order of strength.
+    """Return the settings from flags, environment and working directory, in this order of strength.
 
     Raises:
         BadArgument: a variable is not a number, the launcher is none, or a run wants to trust.
@@ -194,7 +194,7 @@ def read_own_file(path: Path) -> bytes:
 
     Raises:
         OSError: it cannot be read, or is another kind of file.
-        ValueError: others could have written it; says why.
+        ValueError: others could have written it; its text is why.
     """
     data, facts = read_plain(path, MAX_OWN_BYTES, os.O_NOFOLLOW)
     if facts.st_uid != os.getuid():

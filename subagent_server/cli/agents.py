@@ -69,7 +69,7 @@ def _print(session: Session, found: list[CheckedAgent], problems: list[Problem])
 
 
 def _once(first: dict[str, str], agent: str, sentence: str) -> str:
-    """Return a sentence; in the place of one that an agent above has too, the name of that agent."""
+    """Return a sentence; instead of one that an agent above has too, the name of that agent."""
     above = first.setdefault(sentence.replace(f"agent {agent} ", "", 1), agent)
     return one_line(sentence if above == agent else f"as for {above}")
 

@@ -47,8 +47,8 @@ class NotEditable(Unreadable):
 class Change:
     """The content of a file before and after; None if there is no file.
 
-    `replaces` says that another server has our name. A new file is readable by its owner alone if `private`,
-    else by everybody, as a file of a project.
+    With `replaces` another server has our name. A new file is readable by its owner alone if `private`, else
+    by everybody, as a file of a project.
     """
 
     path: Path
@@ -86,7 +86,7 @@ def snippet(client: Client, entry: Entry) -> str:
 
 
 def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
-    """Return the change that makes a client start the server as `entry` says."""
+    """Return the change that makes a client start the server by `entry`."""
 
     def add(data: dict[str, Any]) -> bool:
         servers = _servers(client.syntax, data)
@@ -118,7 +118,7 @@ def plan_permissions(path: Path, permissions: ClientPermissions) -> Change:
 def plan_removal(client: Client, path: Path) -> Change:
     """Return the change that takes the server out of a client's file; a file that holds nothing else goes.
 
-    `replaces` says that the server of our name is another one.
+    With `replaces` the server of our name is another one.
     """
 
     def take_out(data: dict[str, Any]) -> bool:
@@ -145,7 +145,7 @@ def plan_withdrawal(path: Path, permissions: ClientPermissions) -> Change:
 def _change(
     syntax: Syntax, path: Path, edit: Callable[[dict[str, Any]], bool], *, private: bool = True
 ) -> Change:
-    """Return the change that `edit` makes of the data; it says whether another server was there."""
+    """Return the change that `edit` makes of the data; `edit` returns whether another server was there."""
     before, text = _read(path)
     data = _parsed(syntax, text)
     replaces = edit(data)
@@ -277,7 +277,7 @@ def _servers(syntax: Syntax, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written(syntax: Syntax, text: str, data: dict[str, Any]) -> str:
-    """Return the text of a file that says `data`, otherwise as its former `text`."""
+    """Return the text of a file with `data`, otherwise as its former `text`."""
     newline = "\r\n" if "\r\n" in text else "\n"
     if syntax == "toml":
         return _with_tables(text, data, newline)
@@ -289,7 +289,7 @@ def _written(syntax: Syntax, text: str, data: dict[str, Any]) -> str:
 
 
 def _edited(text: str, new: Any, unit: str | None, line: str) -> str:
-    """Return a JSON text changed to say `new`; what it says already stays as it is written.
+    """Return a JSON text changed to hold `new`; what it holds already stays as it is written.
 
     `unit` is a step of indentation, None if all is on one line. `line` begins the line of the last bracket.
     """
@@ -352,9 +352,9 @@ def _after_blanks(text: str, at: int) -> int:
 
 
 def _with_tables(text: str, data: dict[str, Any], newline: str) -> str:
-    """Return a TOML text with the server as `data` has it, in place of its tables, or at the end.
+    """Return a TOML text with the server as `data` has it, instead of its tables, or at the end.
 
-    A line inside of a text may look like a header too; so the result has to say what is wanted.
+    A line inside of a text may look like a header too; so the result is parsed and compared.
     """
     entry = data.get(_SERVERS["toml"], {}).get(SERVER)
     lines = [] if entry is None else [f"[mcp_servers.{SERVER}]"]
@@ -377,7 +377,7 @@ def _with_tables(text: str, data: dict[str, Any], newline: str) -> str:
 
 
 def _tables(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where the tables of the server stand, each to the end of its last setting.
+    """Yield the spans of the server's tables, each to the end of its last setting.
 
     Comments behind that belong to the next table.
     """
@@ -419,7 +419,7 @@ def _around(data: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _taken_out(data: dict[str, Any], keys: Sequence[str], value: str) -> bool:
-    """Take a value, or an item of a list, out of `data`, and what then holds nothing; say if it was there."""
+    """Take a value, or an item of a list, out of `data`, and what is empty then; return if it was there."""
     key, *rest = keys
     inner = data.get(key)
     if rest:

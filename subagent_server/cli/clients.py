@@ -1,6 +1,6 @@
 """The MCP clients that `subagent init` knows: the file of each, and the entry that it needs.
 
-Nothing here opens a file. A value that a client needs for a special reason has the reason beside it;
+Nothing here opens a file. A value that a client needs for a special reason has a comment with it;
 docs/clients.md lists them all.
 """
 
@@ -28,7 +28,7 @@ _PASSED_ON_BY_CODEX = (
 
 
 _SERVER = ("command", "args", "url", "httpUrl", "headers", "http_headers")
-"""The keys that say which server is meant."""
+"""The keys that identify a server."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Client:
 
     `approval` is the part of the entry, and `permissions` the settings, by which the client calls the tools
     without asking. `over_http` makes the entry for a server at a URL, with a header Authorization; None: the
-    client does not come over HTTP. `asks` says what a person is asked without it, `still_asks` what with it.
-    `knows_project` says whether it starts servers in the directory of the project with the environment of a
-    shell. For another client the entry names every directory.
+    client does not come over HTTP. `asks` is what a person is asked without it, `still_asks` what with it.
+    With `knows_project` it starts servers in the directory of the project with the environment of a shell.
+    For another client the entry names every directory.
     """
 
     name: str
@@ -149,7 +149,7 @@ _ALL = (
         extras={"alwaysLoad": True},
         over_http=_with_headers("url", type="http", alwaysLoad=True),
         permissions={
-            # Beside the answers that Claude Code itself keeps of a person for a project.
+            # The file in which Claude Code itself keeps the answers of a person for a project.
             "project": ClientPermissions(
                 lambda at: at.cwd / ".claude" / "settings.local.json",
                 {("enabledMcpjsonServers",): SERVER, ("permissions", "allow"): f"mcp__{SERVER}"},

@@ -65,7 +65,7 @@ _TOKEN = re.compile(r"Bearer [\w.~+/=-]+")
 
 class _Client(click.Choice[str]):
     def get_invalid_choice_message(self, value: str, ctx: click.Context | None) -> str:
-        """Return the refusal of an unknown client, which says how to register with it all the same."""
+        """Return the refusal of an unknown client, with the way to register with it all the same."""
         refusal = super().get_invalid_choice_message(value, ctx).rstrip(".")
         return f"{refusal}; for another client paste what `subagent init cursor --print` shows."
 
@@ -279,7 +279,7 @@ class Registration:
         return "Write this? It trusts the directory too" if self.changes else "Trust this directory?"
 
     def show(self, asking: bool) -> None:
-        """Print what the changes of the files do not say."""
+        """Print what the changes of the files do not show."""
         client = self.order.client
         if self.changes and self.order.approved and client.can_be_approved:
             out(f"{client.title} may then call these tools without asking each time (else: --no-approve).")
@@ -403,7 +403,7 @@ class Removal:
         return bool(self.changes)
 
     def show(self, asking: bool) -> None:
-        """Print nothing: the changes of the files say all."""
+        """Print nothing: the changes of the files show all."""
 
     def make(self, own: OwnWrites) -> None:
         """Write the files, and remove folders of the project that are empty then."""
@@ -456,7 +456,7 @@ def _file(client: Client, scope: Scope, directories: ClientDirectories) -> Path:
 def _planned(
     session: Session, scope: Scope, path: Path, make: Callable[[Path], Change], instead: str
 ) -> Change:
-    """Return the change of a file. Raises EarlyExit, which says what to do instead: it stays as it is."""
+    """Return the change of a file. Raises EarlyExit, with what to do instead: the file stays as it is."""
     try:
         # A link that leads out of the project would let the permissions hold everywhere.
         real = Path(os.path.realpath(path))  # Path.resolve fails at a link to itself

@@ -153,7 +153,7 @@ class EventText:
 
     `full` shows everything that the journal has of tools and texts. `whole_texts` shows the words of the
     agent whole. `left_out` are types of events that the reader knows otherwise, and `apart` runs whose own
-    events are shown beside.
+    events are shown, too.
     """
 
     prefix: str = ""
@@ -168,7 +168,7 @@ class EventText:
     """Whether the end of the run was shown, with its reason."""
 
     def lines_of(self, line: str) -> list[str]:
-        """Return the lines of a journal's line; none if it says nothing new, or a crash has torn it."""
+        """Return the lines of a journal's line; none if it has nothing new, or a crash has torn it."""
         event = parse(line)
         try:
             if event is None or self._is_known(event):
@@ -180,7 +180,7 @@ class EventText:
         return [f"{self.prefix}{line}" for line in self._folded(drawn)]
 
     def _folded(self, lines: list[str]) -> list[str]:
-        """Return lines that a terminal would break, broken so that each piece stands behind the prefix."""
+        """Return lines that a terminal would break, broken so that each piece begins with the prefix."""
         room = line_width() - width_of(without_colours(self.prefix))
         if not self.prefix or room < _LEAST_ROOM or not is_terminal(self.stream or sys.stdout):
             return lines
@@ -189,7 +189,7 @@ class EventText:
     def _is_known(self, event: Event) -> bool:
         kind = event.get("type")
         if kind == "usage":
-            self.used = _used(event)  # the line of the next turn says it, and the end does
+            self.used = _used(event)  # the line of the next turn shows it, and the end does
             return not self.full
         if kind in self.left_out:
             return True
@@ -263,7 +263,7 @@ def _argument(name: str, value: Any) -> str:
 
 
 def _used(event: Event) -> str:
-    """Return what a run has used so far, to be said behind a turn."""
+    """Return what a run has used so far, for the end of the line of a turn."""
     counts = [event[kind] for kind in TOKENS if isinstance(event.get(kind), int)]
     words = f" · {count(sum(counts), 'token')}" if counts else ""
     cost = event.get("costUsd")
@@ -272,7 +272,7 @@ def _used(event: Event) -> str:
 
 
 def _prefix(agents: dict[str, str], run_id: str) -> str:
-    """Return what stands before each line of one of several runs: its agent and the last part of its id."""
+    """Return what begins each line of one of several runs: its agent and the last part of its id."""
     names = [f"{cut(one_line(agents[each]), _MOST_NAME)} {each.rpartition('-')[2]}" for each in agents]
     index = list(agents).index(run_id)
     name = padded(names[index], max(map(width_of, names)))
@@ -282,7 +282,7 @@ def _prefix(agents: dict[str, str], run_id: str) -> str:
 def log_next_to_result() -> EventText:
     """Return the text of a log on stderr, whose reader gets the result on stdout.
 
-    If both are a terminal, the words of the agent stand there whole, and its questions are asked there.
+    If both are a terminal, it shows the words of the agent whole, and its questions are asked there.
     """
     on_screen = is_terminal(sys.stderr) and is_terminal(sys.stdout)
     asked = frozenset({"question", "reply"}) if has_person() else frozenset[str]()
@@ -332,7 +332,7 @@ class LogFollower:
         self._watcher.close()
 
     def add(self, run_id: str, cursor: int) -> None:
-        """Follow the journal of a run from a place on."""
+        """Follow the journal of a run from a position on."""
         run = self._session.service.store.paths.run(run_id)
         self._runs[run_id] = _Followed(run, cursor)
         relevant = {entry.name for entry in (run.events, run.meta, run.exit)}
@@ -372,7 +372,7 @@ class LogFollower:
     def _look(self, followed: _Followed) -> Observed:
         run = followed.run
         observed = self._session.open_run(run.run_id)
-        # Nothing more is written if the journal says so, or if the tree is gone: then reconciliation has
+        # Nothing more is written if the journal has the end, or if the tree is gone: then reconciliation has
         # closed the journal. For a run of another host the status decides.
         followed.is_over = observed.meta.status.is_terminal and (not observed.live or run.journal_has_ended())
         return observed

@@ -287,5 +287,5 @@ def _tree_cells(root: RootPaths, depth: int, node: Node, state: str | None) -> L
 
 
 def branch(depth: int) -> str:
-    """Return what stands before the agent of a run that another started."""
+    """Return what comes before the agent of a run that another started."""
     return "" if depth == 0 else f"{'  ' * (depth - 1)}└ "

@@ -149,7 +149,7 @@ class OneServer:
     """One server, ready to be connected.
 
     Raises:
-        click.UsageError: neither or both of `agent` and `config` are given.
+        click.UsageError: neither or both of `agent` and `config` are set.
         UnknownAgent, AgentFileError, UnknownServer: the servers cannot be read.
         NotTrusted, MissingVariable.
         BadArgument: there is no such server, or it is an agent (`is_agent`).
@@ -320,7 +320,7 @@ def _with_named(
     session: Session, definition: AgentDefinition, trust_check: TrustCheck | None
 ) -> AgentDefinition:
     """Return a definition with the servers that it names added, or raise the fault of its servers."""
-    keys = ("mcpServers", "sandbox", "network")  # the servers work in boxes as the file says
+    keys = ("mcpServers", "sandbox", "network")  # the servers work in boxes as the file sets
     fault = next((each for each in definition.faults if any(key in each for key in keys)), None)
     if fault is not None:
         raise AgentFileError(definition.source or Path(definition.name), fault)

@@ -70,7 +70,7 @@ _OVERRIDES = {
     "--timeout": ("timeoutSeconds", "SECONDS", "How long it may work; waits for an answer do not count."),
     "--max-turns": ("maxTurns", "N", "How many turns it may take."),
 }
-"""By option: the key of the agent's file that it stands for, and its help."""
+"""By option: the key of the agent's file that it sets, and its help."""
 _COMPLETED = {"model": ("opus", "sonnet", "haiku"), "effort": ("low", "medium", "high", "xhigh", "max")}
 """By key: the values that the shell completes. Others may be valid too."""
 
@@ -103,7 +103,7 @@ _label_option = click.option(
 class AfterStart:
     """What to do after the start: detach, wait silently for `seconds`, or (neither) follow the log.
 
-    `stops` says to stop a run that has not ended when the wait is over.
+    With `stops` a run that has not ended when the wait is over is stopped.
     """
 
     detach: bool
@@ -159,7 +159,7 @@ _START_OPTIONS = (
 
 
 def _start_options(verb: Callable[..., Begin]) -> Callable[..., ExitCode]:
-    """Give a verb the options of all starts, and carry the start out that it returns.
+    """Add the options of all starts to a verb, and carry out the start that it returns.
 
     It gets its session, the keys of the agent's file that change for this run as `overrides`, and the script
     that plays the model.
@@ -350,7 +350,7 @@ def continue_(
     return lambda: continue_run(session.service, order, session.caller)
 
 
-# -- what is given
+# -- the arguments
 
 
 def script_file(session: Session, file: Path | None) -> PlayedScript | None:
@@ -428,7 +428,7 @@ def _prompt(argument: str | None) -> str:
 
 
 def _started(session: Session, begin: Begin, how: AfterStart) -> ExitCode:
-    """Start a run, do as `how` says, print the outcome and return the exit code."""
+    """Start a run, wait or follow as `how` asks, print the outcome and return the exit code."""
     # Until the id is known, by which the run can be watched or stopped.
     with interrupts_kept(held=True) as release:
         run_id = begin().run_id
@@ -488,7 +488,7 @@ def _stopped(session: Session, observed: Observed, seconds: float) -> Observed:
 
 
 def _doing(session: Session, observed: Observed) -> str:
-    """Return the present step of a run, for the sentence that says that the run has not ended."""
+    """Return the present step of a run, for the sentence about a run that has not ended."""
     doing = latest_doing(session.service.store.paths.run(observed.meta.run_id))
     return f"; last: {cut(one_line(doing), _DOING_CHARACTERS).rstrip('.')}" if doing else ""
 

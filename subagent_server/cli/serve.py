@@ -65,7 +65,7 @@ _LOOPBACK_NAMES = ("localhost", LOOPBACK, "::1")
 
 @dataclass(frozen=True)
 class HttpOptions:
-    """The options as they were given."""
+    """The options as they were passed."""
 
     http: str | None = None
     unix: Path | None = None
@@ -94,7 +94,7 @@ class HttpOptions:
 
 
 def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
-    """Listen as the options say.
+    """Listen as the options ask.
 
     Raises:
         BadArgument, HostError, TokensNotUsable.
@@ -105,7 +105,7 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
         raise BadArgument(f"--no-token is for this machine only: name a --token-file to serve on {host}.")
     if options.token_file is None and not is_local:
         raise BadArgument(f"Other machines can reach {host}: name a --token-file.")
-    # Of a peer on a Unix socket the kernel says which user it is, so it needs no token.
+    # Of a peer on a Unix socket the kernel knows which user it is, so it needs no token.
     needs_none = options.no_token or (options.unix is not None and options.token_file is None)
     token_file = None if needs_none else _token_file(options, settings)
     proxies = _proxies(options, host)
@@ -174,7 +174,7 @@ def _public_url(text: str) -> str:
 
 
 def announce(door: HttpDoor, own_tokens: Path | None) -> None:
-    """Say on stderr where the server listens, and who may come in. `init` writes tokens into `own_tokens`."""
+    """Log where the server listens, and who may come in. `init` writes tokens into `own_tokens`."""
     mcp = "" if door.listener.family == socket.AF_UNIX else "/mcp"
     err(f"Serving MCP at {door.address}{mcp}.")
     if door.is_welcome is not None:

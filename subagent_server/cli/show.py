@@ -247,7 +247,7 @@ def _question(session: Session, meta: RunMeta, message: Message) -> str:
 
 def _ending(view: RunView, result: RunResult | None) -> str:
     text = "" if result is None else escape_lines(result.words)
-    # The summary of a run is the beginning of its text, unless its agent gave another one.
+    # The summary of a run is the beginning of its text, unless its agent wrote another one.
     error, summary = view.error, escape_lines(view.summary or "")
     return facts(
         [
@@ -262,7 +262,7 @@ def _ending(view: RunView, result: RunResult | None) -> str:
 
 # -- As Markdown, for the page of a CI job.
 #
-# What models, children and files say goes into code spans and fenced blocks, whose fence is longer than any
+# Texts of models, children and files go into code spans and fenced blocks, whose fence is longer than any
 # run of backticks inside. So it forges no heading, link, mention or HTML of the page.
 
 
@@ -353,7 +353,7 @@ def _message(message: dict[str, Any]) -> str:
 
 
 def _block(block: Any) -> str:
-    """Return what a block of a message says. A transcript is data: a block of another form is its JSON."""
+    """Return the text of a block of a message. A transcript is data: a block of another form is its JSON."""
     match block:
         case str():
             return block
@@ -419,7 +419,7 @@ def _highlighted(code: str) -> str:
 
 
 _FIGURE_NAMES = 18
-"""Columns of the names of the figures; the two runs share the rest of the line."""
+"""Columns of the names of the numbers; the two runs share the rest of the line."""
 
 
 @click.command()

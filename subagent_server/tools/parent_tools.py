@@ -305,7 +305,7 @@ RUN_ARGUMENTS = arguments(
     label=text("Name"),
     cwd=text("Where"),
 )
-"""In few words, because a parent reads them once for each agent. The instructions of the server say more."""
+"""In few words, because a parent reads them once for each agent. The instructions of the server have more."""
 
 
 def run_tool(agent: AgentDefinition) -> ToolSpec:
@@ -323,11 +323,11 @@ def run_tool(agent: AgentDefinition) -> ToolSpec:
 
 
 def _arguments_of(agent: AgentDefinition) -> Schema:
-    """Return the arguments of the tool of an agent: those of a flow are its own in the place of a prompt."""
+    """Return the arguments of the tool of an agent: those of a flow are its own instead of a prompt."""
     if agent.runner != "flow":
         return RUN_ARGUMENTS
     common = {name: each for name, each in RUN_ARGUMENTS["properties"].items() if name != "prompt"}
-    if not isinstance(agent.input_schema, dict):  # the fault of its file refuses the run, whatever is given
+    if not isinstance(agent.input_schema, dict):  # the fault of its file refuses the run, whatever is passed
         return {**arguments([], **common), "additionalProperties": True}
     own = cast("dict[str, Any]", agent.input_schema)
     return arguments(own["required"], **own["properties"], **common)
@@ -357,7 +357,7 @@ async def run_agent(
     return (await context.view_after_start(begin, call)).to_wire()
 
 
-# -- The two tools in place of a tool for each agent, where there are many: `run_agent` and `list_agents`.
+# -- The two tools instead of a tool for each agent, where there are many: `run_agent` and `list_agents`.
 
 
 PAGE_AGENTS = 20

@@ -139,7 +139,7 @@ def take_as_meant(arguments: Arguments, schema: Schema) -> None:
     """Replace what models and hosts write by what it means.
 
     An optional argument that is null or an empty text is left out: some hosts fill in every argument, and
-    those of OpenAI's strict mode have to. What is no text and given as one is read (`"45"`, `"true"`), and
+    those of OpenAI's strict mode have to. Another type that comes as a text is read (`"45"`, `"true"`), and
     50.0 is 50.
     """
     for name in [name for name, value in arguments.items() if value is None or value == ""]:
@@ -229,7 +229,7 @@ class VisibleAgents:
         """Return the agent of this name, or whose tool has this name.
 
         Raises:
-            UnknownAgent: the sentence has the nearest names, and says why if a file of that name was refused.
+            UnknownAgent: the sentence has the nearest names, or why a file of that name was refused.
         """
         for agent in self.agents:
             if agent.name == name:
@@ -490,7 +490,7 @@ def output_answer(schema: JsonSchema) -> Schema:
     return {"type": "object", "properties": {"runId": {"type": "string"}, "output": output}}
 
 
-# -- Pages of a list, by cursors that say of which list they are.
+# -- Pages of a list, by cursors that name the list they are of.
 
 
 _CURSOR = re.compile(r"([0-9a-f]{16})-([0-9]{1,9})", re.ASCII)
@@ -499,7 +499,7 @@ _CURSOR = re.compile(r"([0-9a-f]{16})-([0-9]{1,9})", re.ASCII)
 def page_of(items: Sequence[T], digest: str, size: int, cursor: str | None) -> tuple[Sequence[T], str | None]:
     """Return the page that a cursor names, or the first, and the cursor of the next page if there is one.
 
-    `digest` stands for the whole list.
+    `digest` is that of the whole list.
 
     Raises:
         BadArgument: the cursor is not of this list, which may have changed since.

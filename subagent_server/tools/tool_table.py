@@ -295,7 +295,7 @@ def table_of(visible: VisibleAgents, generic: Sequence[ToolSpec], budget: int) -
     agents = visible.agents
     if agents and not _fit(chain(generic, map(run_tool, agents)), budget):  # checking many takes seconds
         return ToolTable(visible, (*many_agents(agents), *generic))
-    starting = tuple(map(run_tool, visible.shown))  # longer, if a description says that a call is refused
+    starting = tuple(map(run_tool, visible.shown))  # longer, if a description begins with a refusal
     if agents and not _fit((*generic, *starting), budget):
         return ToolTable(visible, (*many_agents(agents), *generic))
     if not _fit((*generic, *starting), DEFAULT_TOOLS_BUDGET):  # a client that hides tools may hide these
@@ -311,7 +311,7 @@ def _fit(tools: Iterable[ToolSpec], budget: int) -> bool:
 
 
 class ToolTables:
-    """The tables of callers that share an offer: one for all that have the same generic tools."""
+    """The tables of callers with the same tools: one for all that have the same generic tools."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self.agents = AgentsOfCaller(service, caller)

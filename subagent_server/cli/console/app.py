@@ -243,7 +243,7 @@ _EPILOG = (
 
 
 class VerbGroup(click.Group):
-    """A group that says which verb an unknown name means, or is similar to."""
+    """A group that names the verb that an unknown name means, or is similar to."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Name the verb in a fault of its options: click leaves it out if a value is missing or too much."""
@@ -406,7 +406,7 @@ def _usage(error: click.ClickException) -> _Verdict:
     return _Verdict(ExitCode.USAGE, "usage", f"{sentence}{end} {more}", more)
 
 
-# -- Report a run that a verb refuses, and go on with the other runs that were named.
+# -- Report a run that a verb refuses, and continue with the other runs that were named.
 
 
 @dataclass(frozen=True)
@@ -572,7 +572,7 @@ def pass_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
 
 
 def json_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
-    """Do as `pass_session`, and give the verb the option --json."""
+    """Do as `pass_session`, and add the option --json to the verb."""
     return json_option(pass_session(verb))
 
 

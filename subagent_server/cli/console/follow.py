@@ -1,4 +1,4 @@
-"""Watch runs for their changes and the end of their processes, and say how they ended.
+"""Watch runs for their changes and the end of their processes, and report how they ended.
 
 All wake by changes in the directories of runs, and by a slow poll. Ctrl-C ends the watching, never a run.
 """
@@ -51,7 +51,7 @@ def watching(session: Session, *run_ids: str) -> Iterator[None]:
     def asks(run_id: str) -> bool:
         try:
             return session.open_run(run_id).meta.pending_questions > 0
-        except SubagentError:  # the verb that comes next will say what is wrong with the run
+        except SubagentError:  # the verb that comes next reports what is wrong with the run
             return False
 
     try:
@@ -155,7 +155,7 @@ def wait_for(
 def until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
     """Return runs that were stopped, when no process of them lives or after 12 s.
 
-    At a terminal, a remark says why this takes longer than a moment.
+    At a terminal, a remark explains why this takes longer than a moment.
     """
 
     def check() -> list[Observed] | None:
@@ -234,7 +234,7 @@ def worst(codes: Iterable[ExitCode | None]) -> ExitCode:
 def report_run(session: Session, view: RunView, *, is_known: bool = False) -> None:
     """Print open questions, a failure or a stop of a run to stderr, a line each.
 
-    `is_known` says that the followed log has just shown the reason of the end, which is not repeated.
+    With `is_known` the followed log has just shown the reason of the end, which is not repeated.
     """
     for message in view.messages or []:
         options = f" [{' | '.join(map(one_line, message.options))}]" if message.options else ""

@@ -88,7 +88,7 @@ class View:
     top: int = 0
     wanted: str = ""
     prompt: str | None = None
-    """A question or input in the last line, in place of the keys."""
+    """A question or input in the last line, instead of the keys."""
     remark: str = ""
     page: list[str] | None = None
     """The lines of a page over the list, as wide as the screen: a log, everything about a run, or help."""
@@ -343,7 +343,7 @@ class TerminalMode:
             if was_entered:
                 self._leave()
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTSTP)  # this process stands still here until SIGCONT
+            os.kill(os.getpid(), signal.SIGTSTP)  # this process is stopped here until SIGCONT
             signal.signal(signal.SIGTSTP, self._hear)
         if number in (signal.SIGTSTP, signal.SIGCONT) and was_entered:
             self._enter()
@@ -448,7 +448,7 @@ class LiveScreen:
         """Makes the page over the list for a width: at each frame, as a log grows and a window changes."""
         self._follows = False
         self._input: Callable[[str], None] | None = None
-        """Takes the next key, in place of the list: a confirmation, or the words of the filter."""
+        """Takes the next key, instead of the list: a confirmation, or the words of the filter."""
         self._is_over = False
 
     def show(self) -> NoReturn:
@@ -636,11 +636,11 @@ class LiveScreen:
         """Show everything about a run, as the command does."""
         with redirect_stdout(StringIO()) as shown:
             self._do(lambda: show_run(self._session, self._session.open_run(run_id)))
-        if text := shown.getvalue():  # else the last line says why
+        if text := shown.getvalue():  # else the last line shows why
             self._open_page(run_id, cache(partial(_folded_lines, text.splitlines())))
 
     def _do(self, act: Callable[[], object]) -> None:
-        """Call `act`; what it refuses is said in the last line."""
+        """Call `act`; what it refuses is shown in the last line."""
         try:
             act()
         except SubagentError as error:

@@ -66,7 +66,7 @@ EXIT_CODES: dict[ExitCode, str] = {
 
 
 class EarlyExit(Exception):
-    """Ends the verb with this exit code and one sentence for people that says why."""
+    """Ends the verb with this exit code and one sentence for people with the reason."""
 
     def __init__(self, code: ExitCode, sentence: str) -> None:
         super().__init__(sentence)
@@ -231,7 +231,7 @@ _NAMES = 10
 """How wide the names of facts are."""
 _LEAST_PROSE = 20
 UNKNOWN = "-"
-"""In place of a figure that is not known."""
+"""Shown for a number that is not known."""
 
 
 class Look(NamedTuple):
@@ -440,7 +440,7 @@ def with_local_time(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_dumb() -> bool:
-    """Whether the terminal says that it knows no escape sequences."""
+    """Whether the terminal knows no escape sequences, by TERM."""
     return os.environ.get("TERM") == "dumb"
 
 
@@ -467,11 +467,11 @@ def _columns(c: str) -> int:
     return 2 if unicodedata.east_asian_width(c) in "WF" else 1
 
 
-# -- The sentence of an error for people: it names commands in place of the tools that a model would call.
+# -- The sentence of an error for people: it names commands instead of the tools that a model would call.
 
 
 def for_people(sentence: str) -> str:
-    """Return a sentence on one line, with commands and their arguments in place of tools and theirs."""
+    """Return a sentence on one line, with commands and their arguments instead of tools and theirs."""
     return one_line(with_commands(sentence))
 
 
