@@ -12,25 +12,18 @@ from tests.helpers.world import World
 
 pytestmark = pytest.mark.race
 
-PRELUDE = """
+STOPPER = """
     import sys
     from pathlib import Path
     from subagent_server.run import transitions
-    from subagent_server.run.records import RunResult
-    from subagent_server.run.states import Status
     from subagent_server.run.processes import now
     from subagent_server.run.store import RunStore
     store = RunStore(Path(sys.argv[1]))
     print("ready", flush=True)
     for line in sys.stdin:
-"""
-STOPPER = (
-    PRELUDE
-    + """
         ended = store.update(line.strip(), transitions.StopRequested(reason="enough"), now())
         print(ended.status, flush=True)
 """
-)
 
 
 def test_whole_runs_that_are_stopped_while_they_end_have_one_end_and_nothing_is_left(world: World) -> None:

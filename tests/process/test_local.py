@@ -29,21 +29,16 @@ from tests.helpers.world import BOUND, World
 from tests.process.zygote.tiny import tiny_place
 
 
-@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "refuses"])
-def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_refuses(
-    world: World, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
-) -> None:
+def test_a_run_starts_plainly_if_the_zygote_is_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zygote_client, "MOST_ZYGOTES", 0)  # no other in its place, which takes seconds
     world.agent_saying(asks("Go on?"), says("Done."))
-    with tiny_place(world.home / "place") as place:  # its table has no shim
+    with tiny_place(world.home / "place") as place:
         zygote = place.start()
         world.environment[warm.PLACE] = str(place.directory)
-        if is_stopped:
-            processes.send_signal(zygote, signal.SIGSTOP)
+        processes.send_signal(zygote, signal.SIGSTOP)
         run_id = world.start_asking()
         assert not is_fork(world.worker(run_id))
-        if is_stopped:
-            wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of a zygote that is in the way")
+        wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of a zygote that is in the way")
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
 

@@ -274,8 +274,11 @@ def test_the_directory_of_the_zygote_is_hidden_in_a_place_to_write(world: World)
     assert result.startswith("touch:") and "Read-only file system" in result and "busy" in result
 
 
-@pytest.mark.parametrize("key", ["sandboxRead", "sandboxWrite"])
-@pytest.mark.parametrize("where", [{}, {"isolation": "worktree"}], ids=["project", "worktree"])
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [({}, "sandboxWrite"), ({"isolation": "worktree"}, "sandboxRead")],
+    ids=["project", "worktree"],
+)
 def test_our_state_is_hidden_in_a_place_of_the_agent(world: World, where: dict[str, str], key: str) -> None:
     make_repository(world.work)
     state = world.home / ".local/state/subagent"

@@ -16,18 +16,24 @@ from tests.soak.cuts import cut_and_look
 from tests.soak.soak import Plan, soak
 from tests.soak.trees import DEEDS, GRACE_SECONDS, grown_and_ended
 
+_WIDTH, _CUTS = 5, 5
+"""Runs below each of a tree, and power cuts amid worktrees."""
 
-def main(arguments: list[str] | None = None) -> int:
+
+def main() -> int:
     """Run one soak and print what came of it. Its directory is kept where something was found."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Kill at random and judge.")
+    parser.add_argument("--rounds", type=int, default=60, help="how many kills from outside (default 60)")
+    parser.add_argument("--seed", type=int, default=None, help="of all dice; a random one is printed")
+    options = parser.parse_args()
     os.environ.update(bubblewrap.settings())  # this process reads runs, too, and settles their worktrees
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     print(f"soak: seed {seed}, {options.rounds} rounds", flush=True)
     home = Path(tempfile.mkdtemp(prefix="subagent-soak-"))
-    verdict = soak(Plan(seed=seed, rounds=options.rounds, readers=options.readers), home)
+    verdict = soak(Plan(seed=seed, rounds=options.rounds), home)
     print(verdict.report())
-    verdict.findings += trees(home, options.tree)
-    verdict.findings += cuts(home, options.cuts, seed)
+    verdict.findings += trees(home)
+    verdict.findings += cuts(home, seed)
     if verdict.findings:
         print(f"everything is in {home}; the same dice again: make soak ROUNDS={options.rounds} SEED={seed}")
         return 1
@@ -35,25 +41,25 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def trees(home: Path, width: int) -> list[str]:
+def trees(home: Path) -> list[str]:
     """End trees of runs in every way, print how it went, and return what should not be."""
     found: list[str] = []
-    for number, (name, deed) in enumerate(DEEDS.items() if width else ()):
-        wrong = grown_and_ended(home / f"tree-{number}", width, deed, GRACE_SECONDS + 2)
-        print(f"a tree of 1 + {width} + {width**2} runs, {name}: {len(wrong)} violations", flush=True)
+    for number, (name, deed) in enumerate(DEEDS.items()):
+        wrong = grown_and_ended(home / f"tree-{number}", _WIDTH, deed, GRACE_SECONDS + 2)
+        print(f"a tree of 1 + {_WIDTH} + {_WIDTH**2} runs, {name}: {len(wrong)} violations", flush=True)
         found += [f"tree, {name}: {each}" for each in wrong]
     for finding in found:
         print(f"VIOLATION {finding}")
     return found
 
 
-def cuts(home: Path, number: int, seed: int) -> list[str]:
+def cuts(home: Path, seed: int) -> list[str]:
     """Cut the power amid worktrees and merges, print how it went, and return what should not be."""
     chance = random.Random(f"{seed}/cuts")
     found: list[str] = []
     ends = merges = 0
     try:
-        for each in range(number):
+        for each in range(_CUTS):
             wrong, before = cut_and_look(home / f"cut-{each}", chance)
             found += [f"power cut {each}: {what}" for what in wrong]
             ends, merges = ends + len(before.ended), merges + len(before.merged)
@@ -61,24 +67,12 @@ def cuts(home: Path, number: int, seed: int) -> list[str]:
         print(f"no power was cut: {error}", flush=True)
         return found
     print(
-        f"{number} power cuts, {ends} ends and {merges} merges acknowledged: {len(found)} violations",
+        f"{_CUTS} power cuts, {ends} ends and {merges} merges acknowledged: {len(found)} violations",
         flush=True,
     )
     for finding in found:
         print(f"VIOLATION {finding}")
     return found
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Kill at random and judge.")
-    parser.add_argument("--rounds", type=int, default=60, help="how many kills from outside (default 60)")
-    parser.add_argument("--seed", type=int, default=None, help="of all dice; a random one is printed")
-    parser.add_argument("--readers", type=int, default=1, help="who only look; 0 is a machine nobody watches")
-    parser.add_argument(
-        "--tree", type=int, default=5, help="runs below each of a tree; 0: no tree (default 5)"
-    )
-    parser.add_argument("--cuts", type=int, default=5, help="power cuts amid worktrees (default 5)")
-    return parser
 
 
 if __name__ == "__main__":

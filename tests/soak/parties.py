@@ -38,23 +38,14 @@ class Parties:
         self._errors = 0
         self._merged: set[str] = set()
 
-    def begin(self, servers: int, commands: int, readers: int) -> None:
-        """Let so many of each kind begin, and one of the others."""
-        kinds: list[tuple[Callable[[random.Random], None], int]] = [
-            (self._serve, servers),
-            (self._serve_http, 1),
-            (self._command, commands),
-            (self._merge, 1),
-            (self._look, readers),
-            (self._answer, 1),
-            (self._stop, 1),
-        ]
-        for life, count in kinds:
-            for number in range(count):
-                chance = random.Random(f"{self._seed}/{life.__name__}/{number}")
-                thread = threading.Thread(target=self._live, args=(life, chance), name=life.__name__)
-                thread.start()
-                self._threads.append(thread)
+    def begin(self, servers: int) -> None:
+        """Let so many servers over pipes begin, and one of each other kind."""
+        others = (self._serve_http, self._command, self._merge, self._look, self._answer, self._stop)
+        for number, life in enumerate((*[self._serve] * servers, *others)):
+            chance = random.Random(f"{self._seed}/{life.__name__}/{number}")
+            thread = threading.Thread(target=self._live, args=(life, chance), name=life.__name__)
+            thread.start()
+            self._threads.append(thread)
 
     def join(self) -> None:
         """Wait for the end of all threads. Set `over` first."""

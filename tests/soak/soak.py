@@ -31,8 +31,6 @@ class Plan:
     seed: int
     rounds: int = 60
     servers: int = 2
-    commands: int = 1
-    readers: int = 1
     live_target: int = 7
 
 
@@ -93,7 +91,7 @@ def _kill_and_settle(plan: Plan, ground: Field, findings: list[str], excuses: Ex
     parties = Parties(ground, str(plan.seed), plan.live_target)
     killer = Killer(ground, str(plan.seed), plan.rounds, PAUSE_SECONDS)
     upgrader = Upgrader(ground, str(plan.seed), plan.rounds, killer.killed.total)
-    parties.begin(plan.servers, plan.commands, plan.readers)
+    parties.begin(plan.servers)
     upgrader.start()
     try:
         killer.work(_SECONDS_A_KILL * plan.rounds + 60)

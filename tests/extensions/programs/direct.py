@@ -30,19 +30,21 @@ class Worked:
     def __init__(self, place: Path, prompt: str, env: Mapping[str, str], **keys: Any) -> None:
         """`keys` are those of its agent, `answer` to its questions, and `unasked`: why none can be asked.
 
-        `resumes` names a session, and `retold` is the prompt for one that is lost.
+        `resumes` names a session, which has cost `spent`, and `retold` is the prompt if that is lost.
         """
         self.run = ScriptedRun()
         self.run.unasked = keys.pop("unasked", None)
         self.run.answer = keys.pop("answer", self.run.answer)
         self._errors = bytearray()
-        session = {"resumes": keys.pop("resumes", None), "retold": keys.pop("retold", prompt)}
+        session = {name: keys.pop(name) for name in ("resumes", "spent") if name in keys}
+        retold = keys.pop("retold", prompt)
         agent = AgentDefinition.model_validate({"name": "worker", "description": "Works.", **keys})
         environment = {"PATH": os.environ["PATH"], "HOME": str(place), **env}
         self._task = ProgramTask(
             agent=agent,
             run_id=self.run.run_id,
             prompt=prompt,
+            retold=retold,
             content=[{"type": "text", "text": prompt}],
             preamble="You are run.",
             cwd=place,

@@ -331,6 +331,16 @@ def test_a_session_that_claude_has_deleted_is_continued_as_text(world: World, sa
     assert meta.external_session_id == begun["argv"][begun["argv"].index("--session-id") + 1]
 
 
+def test_the_cost_of_a_session_is_counted_once_however_often_it_is_carried_on(world: World) -> None:
+    run_ids: list[str] = []
+    for total in (0.5, 0.75, 0.1):
+        plays(world, says(text("Paid.")), result(total_cost_usd=total))
+        run_ids.append(world.continued(run_ids[-1], "Pay.") if run_ids else world.start())
+        world.completed(run_ids[-1])
+    costs = [world.meta(run_id).usage.cost_usd for run_id in run_ids]
+    assert costs == [Decimal("0.5"), Decimal("0.25"), None], "less than the session had cost before"
+
+
 def _pid(world: World, run_id: str, victim: str) -> int:
     if victim == "program":
         return processes.with_words(str(world.home / "claude").encode())[0]

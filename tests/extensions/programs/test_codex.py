@@ -184,10 +184,15 @@ def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_i
     assert resumed["threadId"] == thread == world.meta(second).external_session_id
     usage = world.meta(second).usage
     assert (usage.turns, usage.output_tokens) == (2, 20), "without what the thread had used before"
-    codex(world, limits={"maxTurns": 2})
-    second = world.continued(second, "turns:9")
-    assert world.failed(second)[0] == "max_turns"
-    usage = world.meta(second).usage
+
+
+@pytest.mark.usefixtures("temporary")
+def test_the_turns_and_calls_of_a_resumed_thread_are_those_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "thread-7").write_text("5", encoding="utf-8")
+    worked = direct(tmp_path, "turns:9", resumes="thread-7", limits={"maxTurns": 2})
+    assert worked.failure.code == "max_turns"
+    usage = worked.usage
     assert (usage.turns, usage.tool_calls) == (2, 2), "a resumed thread tells of no raw events"
 
 

@@ -160,6 +160,7 @@ def test_an_order_of_an_unknown_program_is_refused(place: TinyPlace) -> None:
         connection.order("no such program", ["x"], [], {}, {})
         with pytest.raises(zygote_protocol.OrderRefused, match="no such program"):
             connection.go()
+    assert not place.start_program("no such program"), "and a starter knows that it has to start it itself"
 
 
 def forked(place: TinyPlace, words: list[str], environment: dict[str, str]) -> dict[str, Any]:
