@@ -8,7 +8,7 @@ from tests.cli.command import Cli, stored
 from tests.helpers.turns import says, shell
 
 
-def test_figures_stand_side_by_side_and_on_a_narrow_screen_or_in_a_pipe_one_result_after_the_other(
+def test_two_results_stand_side_by_side_where_there_is_room(
     cli: Cli,
 ) -> None:
     cli.agent("worker", model="haiku")

@@ -104,21 +104,15 @@ def test_what_agents_have_in_common_stands_once_and_the_rest_by_file_faults_firs
     assert done.stderr.endswith("3 agents checked: 4 findings, 6 warnings.\n")
 
 
-def test_one_file_is_checked_wherever_it_is(cli: Cli) -> None:
-    path = cli.home / "draft.md"
-    path.write_text("---\nname: draft\ndescription: Drafts.\nmaxTurns: many\n---\nDraft.\n", encoding="utf-8")
-    done = cli("doctor", "draft.md")
-    assert done.returncode == 1
-    assert done.stdout.startswith("draft.md:")
-    path.write_text("---\nname: draft\ndescription: Drafts.\n---\nDraft.\n", encoding="utf-8")
-    assert cli("doctor", str(path)).returncode == 0
-
-
-def test_a_named_file_that_is_missing_or_not_an_agent_is_a_finding(cli: Cli) -> None:
-    (cli.home / "notes.md").write_text("Notes.\n", encoding="utf-8")
-    for name in ("notes.md", "missing.md"):
+def test_any_file_is_checked_and_a_missing_one_is_a_finding(cli: Cli) -> None:
+    text = "---\nname: draft\ndescription: Drafts.\n{}---\nDraft.\n"
+    files = {"draft.md": text.format("maxTurns: many\n"), "fine.md": text.format(""), "notes.md": "Notes.\n"}
+    for name, content in files.items():
+        (cli.home / name).write_text(content, encoding="utf-8")
+    assert cli("doctor", str(cli.home / "fine.md")).returncode == 0
+    for name, begins in (("draft.md", ""), ("notes.md", " error: "), ("missing.md", " error: ")):
         done = cli("doctor", name)
-        assert done.returncode == 1 and done.stdout.startswith(f"{name}: error: ")
+        assert done.returncode == 1 and done.stdout.startswith(f"{name}:{begins}")
 
 
 def test_an_agent_may_be_named_and_a_name_that_is_none_is_refused_with_the_nearest(cli: Cli) -> None:

@@ -37,9 +37,7 @@ def test_a_question_without_a_terminal_exits_with_5_and_the_run_goes_on(cli: Cli
     assert cli("wait", run_id, "--timeout", "30").returncode == 0
 
 
-def test_waiting_is_silent_and_ends_with_the_result_and_the_prompt_may_come_from_stdin(
-    cli: Cli, model: Model
-) -> None:
+def test_a_wait_is_silent_and_a_prompt_may_come_from_stdin(cli: Cli, model: Model) -> None:
     simulator = model(ANSWER)
     done = cli("run", "worker", "-", "--wait", "30", stdin="From a pipe: Größe.\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "It is \x1b[31mdone.\n", "")

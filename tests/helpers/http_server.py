@@ -22,10 +22,10 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.helpers.forked import popen
 from tests.helpers.mcp_client import Mode, Parent
 from tests.helpers.processes import identity_of
+from tests.helpers.raw_server import MODERN, MODERN_VERSION, request
 from tests.helpers.wait import wait_for
 
 BOUND = 60.0
-MODERN_VERSION = "2026-07-28"
 ACCEPT = "application/json, text/event-stream"
 
 
@@ -177,11 +177,7 @@ class HttpServer:
 
     def ask_modern(self, method: str, token: str = "default", **params: Any) -> Reply:
         """Send a request of the newer protocol and return its answer."""
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+        body = request(1, method, **params, **MODERN)
         names = params.get("name", params.get("uri"))
         named = {} if names is None else {"Mcp_Name": names}
         return self.ask(

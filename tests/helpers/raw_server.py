@@ -28,9 +28,10 @@ HELLO: dict[str, Any] = {
         "clientInfo": {"name": "raw", "version": "1"},
     },
 }
+MODERN_VERSION = "2026-07-28"
 MODERN = {
     "_meta": {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
         "io.modelcontextprotocol/clientCapabilities": {},
     }
 }

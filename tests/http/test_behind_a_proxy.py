@@ -13,6 +13,7 @@ from subagent_server.server.connection import BASE_URL
 from subagent_server.server.http_access import Forwarding, HostGate
 from subagent_server.server.sockets import Proxies
 from tests.helpers.http_server import ACCEPT, HttpServer, Reply
+from tests.helpers.raw_server import MODERN, MODERN_VERSION, tool_call
 from tests.helpers.tls_proxy import NAME, ProxyConnection, make_certificate, tls_proxy
 from tests.helpers.turns import asks
 from tests.helpers.world import World
@@ -38,13 +39,9 @@ class Client:
         return reply
 
     def call(self, tool: str, path: str = "/mcp", **arguments: Any) -> Any:
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
-        params = {"name": tool, "arguments": arguments, "_meta": meta}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        named = {"Mcp-Method": "tools/call", "Mcp-Name": tool, "MCP-Protocol-Version": "2026-07-28"}
+        body = tool_call(1, tool, **arguments)
+        body["params"] |= MODERN
+        named = {"Mcp-Method": "tools/call", "Mcp-Name": tool, "MCP-Protocol-Version": MODERN_VERSION}
         answer = self.ask("POST", path, body, **named)
         assert answer.status == 200, answer.body
         return answer.json["result"]["structuredContent"]

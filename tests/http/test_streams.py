@@ -15,8 +15,8 @@ from mcp.server.streamable_http import EventMessage
 
 from subagent_server.server.http import MAX_EVENT_BYTES, SessionEvents
 from subagent_server.server.sockets import listen_on_port
-from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
-from tests.helpers.raw_server import HELLO, MODERN, READY, tool_call
+from tests.helpers.http_server import ACCEPT, BOUND, HttpServer
+from tests.helpers.raw_server import HELLO, MODERN, MODERN_VERSION, READY, tool_call
 from tests.helpers.scale import times
 from tests.http.conftest import Painter
 

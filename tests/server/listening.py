@@ -6,18 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from tests.helpers.forked import PROGRAM
-from tests.helpers.raw_server import BOUND, RawServer
+from tests.helpers.raw_server import BOUND, MODERN, RawServer
 from tests.helpers.world import World
 
 Era = Literal["older", "modern"]
 ERAS: tuple[Era, ...] = ("older", "modern")
 Message = dict[str, Any]
 
-_ENVELOPE = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientInfo": {"name": "listener", "version": "1"},
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
+_CLIENT = {"name": "listener", "version": "1"}
+_ENVELOPE = {**MODERN["_meta"], "io.modelcontextprotocol/clientInfo": _CLIENT}
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
@@ -38,7 +35,7 @@ class Listener(RawServer):
         if self.era == "modern":
             self.capabilities = self.ask("server/discover")["capabilities"]
             return self
-        hello: Message = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "listener", "version": "1"}}
+        hello: Message = {"protocolVersion": "2025-11-25", "clientInfo": _CLIENT}
         self.capabilities = self.ask("initialize", **hello, capabilities={})["capabilities"]
         self.say({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return self

@@ -162,8 +162,12 @@ def test_the_live_runs_and_the_newest_are_listed_and_one_that_cannot_be_read_hid
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_child_sees_its_own_run_and_no_other(world: World, era: Era) -> None:
-    own, other = world.asking_run(asks("Go on?"), says("Done.")), world.start_asking()
+def test_a_child_sees_its_own_run_and_the_newest_below_it(
+    world: World, era: Era, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subagent_server.server.resources.NEWEST", 5)  # 50 in earnest
+    own, other = world.asking_run(asks("Go on?"), says("Done.")), RUN_ID
+    made_by_hand(world)
     with Listener(world, era, env=world.given_to(own)) as client:
         assert set(listed(client)) == {f"run://{own}/meta", f"run://{own}/log"}
         assert json.loads(client.read(f"run://{own}/meta"))["runId"] == own
@@ -177,18 +181,10 @@ def test_a_child_sees_its_own_run_and_no_other(world: World, era: Era) -> None:
             (acknowledged,) = client.hears_of("subscriptions/acknowledged")
             wanted = acknowledged["params"]["notifications"]["resourceSubscriptions"]
             assert wanted == [f"run://{own}/meta"]
-
-
-def test_a_child_sees_the_newest_of_the_runs_that_it_has_started(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("subagent_server.server.resources.NEWEST", 5)  # 50 in earnest
-    own = world.asking_run(asks("Go on?"))
-    ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(8)]
-    world.paths(own).children.make()
-    for run_id in ids:
-        made_by_hand(world, run_id, parent_run_id=own)
-        world.paths(own).children.entry(run_id).touch()
-    with Listener(world, "modern", env=world.given_to(own)) as client:
+        ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(8)]
+        world.paths(own).children.make()
+        for run_id in ids:
+            made_by_hand(world, run_id, parent_run_id=own)
+            world.paths(own).children.entry(run_id).touch()
         found = {uri.removesuffix("/meta") for uri in listed(client) if uri.endswith("/meta")}
         assert found == {f"run://{run_id}" for run_id in [*ids[3:], own]}
