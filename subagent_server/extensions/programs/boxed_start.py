@@ -1,9 +1,9 @@
 """The box of a program that carries out a run.
 
-It has one if its agent file has `sandbox: bwrap`, or if a run can write the program or a file that is an
-argument of it: outside of every box nothing is executed that a run could have written. The box shows the
-program's installation, the relay to its worker, and instead of its state directory one of the run's
-own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
+It has one if its agent file has `sandbox: bwrap`, or if a run can write the program or what is an argument
+of it and can be executed: outside of every box nothing is executed that a run could have written. The box
+shows the program's installation, the relay to its worker, and instead of its state directory one of the
+run's own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
 """
 
 import os
@@ -28,6 +28,8 @@ MOST_STATE_BYTES = 1 << 30
 MOST_STATE_FILES = 20_000
 """Of the state of a program that a continuation copies; with more it is refused."""
 _MODULES = "node_modules"
+_EXECUTED_IN_DIRECTORY = ("__main__.py", "index.js", "package.json")
+"""By these, Python and Node execute a directory that is their argument."""
 
 
 def box_of_program(setup: RunnerSetup) -> RunBox | None:
@@ -159,8 +161,16 @@ def _is_written(setup: RunnerSetup) -> bool:
         if os.sep in word or word in setup.agent.args
         for part in (word, word.partition("=")[2])  # as in `--import=./hook.mjs`
     ]
-    there = filter(os.path.isfile, files)  # `Path` raises for an argument of more than 255 characters
+    there = (path for path in files if path != cwd and _can_be_executed(path))
     return any(lies_in(path, setup.protected.written) is not None for path in there)
+
+
+def _can_be_executed(path: Path) -> bool:
+    """Whether something lies there that an interpreter executes: a run may have put it there for a file."""
+    # `os.path`, as `Path` raises for an argument of more than 255 characters
+    if os.path.isdir(path):  # noqa: PTH112
+        return any(os.path.lexists(path / name) for name in _EXECUTED_IN_DIRECTORY)
+    return os.path.lexists(path)
 
 
 def _found(setup: RunnerSetup) -> Path | None:

@@ -1,10 +1,14 @@
 """A program that carries out a run in a box: what it reaches there, and how it speaks with its parent."""
 
 import json
+import os
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from subagent_server.run import processes
 from tests.helpers.files import write_program
@@ -181,6 +185,22 @@ def test_whatever_it_does_with_its_line_few_are_answered_at_once_and_nothing_is_
     ]
     world.gone(run_id)
     assert "Traceback" not in world.paths(run_id).worker_out.path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["agent.py", "agent.py/__main__.py", "fifo"])
+def test_whatever_a_run_made_of_its_script_is_executed_in_a_box(world: World, name: str) -> None:
+    executed, script = world.home / "executed", world.work / name
+    script.parent.mkdir(exist_ok=True)
+    code = f"open({str(executed)!r}, 'w'); print('done')"
+    if name == "fifo":
+        os.mkfifo(script)
+        threading.Thread(target=script.write_text, args=(code,), daemon=True).start()
+    else:
+        script.write_text(code, encoding="utf-8")
+    keys = {"command": sys.executable, "args": [script.relative_to(world.work).parts[0]], "sandbox": "auto"}
+    world.agent("worker", "", runner="command", **keys)
+    assert world.completed(world.start()) == "done"
+    assert not executed.exists()
 
 
 VICTIMS = ("nothing", "box", "program", "relay", "worker", "shim")
