@@ -83,7 +83,7 @@ class Client:
 
     @property
     def can_be_approved(self) -> bool:
-        """Whether a file can say that the tools may be called without asking each time."""
+        """Whether a file can allow calls of the tools without asking each time."""
         return bool(self.approval or self.permissions)
 
     @property

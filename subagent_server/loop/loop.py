@@ -86,7 +86,7 @@ def _without_thoughts(messages: Sequence[Message]) -> list[Message]:
 
 
 def _make_unique(reply: ModelReply, seen: Counter[str]) -> None:
-    """Give each call an id of its own. Blocks and calls of a reply are in the same order."""
+    """Make the id of each call unique. Blocks and calls of a reply are in the same order."""
     blocks = [block for block in reply.content if block.get("type") == "tool_use"]
     for number, (block, call) in enumerate(zip(blocks, reply.calls, strict=True)):
         name = call.call_id

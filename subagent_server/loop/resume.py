@@ -393,8 +393,8 @@ class Opening:
     """How a run that continues another begins.
 
     `words` are the blocks of its own prompt and inputs; without any it continues at the cut of the other.
-    `model` is its model, `final` its structured answer if it has one; `may_delegate` says whether it may
-    start agents, `by_contract` whether it works by a contract.
+    `model` is its model, `final` its structured answer if it has one; `may_delegate` is True if it may
+    start agents, `by_contract` if it works by a contract.
     """
 
     words: Sequence[Block]

@@ -229,7 +229,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 def is_gone(run: RunPaths) -> bool:
-    """Whether the record says that no process of the run is left, or the run was removed."""
+    """Whether no process of the run is left by its record, or the run was removed."""
     try:
         record = durable.as_object(run.exit.read(RECORD_BYTES))
     except FileNotFoundError:

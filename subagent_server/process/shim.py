@@ -63,8 +63,8 @@ class Shim:
         self._worker: processes.Identity | None = None
         self._limit = DeadlineReader()
         self._why: dict[str, Any] = {}
-        """What `exit.json` says besides: `reason`, a sentence, of a worker that could not be started, `late`
-        of one long past its deadline, `fenced` of one that was ended because the runs root could not be
+        """Further fields of `exit.json`: `reason`, a sentence, of a worker that could not be started, `late`
+        of one long after its deadline, `fenced` of one that was ended because the runs root could not be
         reached."""
         self.heart: Heart | None = None
 

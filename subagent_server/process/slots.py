@@ -49,7 +49,7 @@ class Ticket:
         return None
 
     def leave(self) -> None:
-        """Give up the position, or the turn that has come."""
+        """Leave the queue, also if its turn has come."""
         self._file.unlink()
         os.close(self._descriptor)
 

@@ -355,12 +355,12 @@ class AgentDefinition(Record):
     sandbox may write (`write_elsewhere`). `sandbox_read` are paths elsewhere that a sandbox shows, too.
     `permission_mode` and `hooks` are for Claude Code: what the built-in loop keeps of the mode is in
     `disallowed_tools` and `ask`.
-    `distinct_tool` says that another agent has the plain tool name of this one.
-    `by_contract` says that it is the agent of `agent_start`, which has no file: its run ends by
+    `distinct_tool` is True if another agent has the plain tool name of this one.
+    `by_contract` is True for the agent of `agent_start`, which has no file: its run ends by
     `agent_complete`.
     `input_schema` is that of the arguments of a flow, whose program is its `system_prompt`; it is trusted by
     its hash.
-    `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
+    `read_from` are the files from which keys such as `systemPromptPath` were read, links resolved.
     `lines` are the lines of the file's keys, as people write them (`maxTurns`, `mcpServers.github`).
     `served` are the entries of `mcpServers` that are agents of this installation (`agents/named_servers.py`).
     The judge takes them out of `mcp_servers`, and they go to the worker in the memory file alone.

@@ -100,7 +100,7 @@ _NOT_FOR_PEOPLE = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for wor
 
 
 def with_commands(sentence: str) -> str:
-    """Return a sentence for people, with commands and their arguments in place of tools and theirs."""
+    """Return a sentence for people, with commands and their arguments instead of tools and theirs."""
     return _NOT_FOR_PEOPLE.sub(lambda found: _FOR_PEOPLE[found[0]], sentence)
 
 

@@ -213,7 +213,7 @@ def found_above(names: Sequence[str], cwd: Path, home: Path | None) -> Iterator[
 
 
 def can_run_code(paths: Sequence[str]) -> str:
-    """Return the sentence on files that changed beside a run and are executed by other programs."""
+    """Return the sentence on files that changed during a run and are executed by other programs."""
     return (
         f"Changed during this run, and other programs execute them by themselves: {', '.join(paths)}. "
         "Look at these before you use git, or open the directory in an editor or another agent."

@@ -261,7 +261,7 @@ class Directory:
 
         def listed() -> list[str]:
             with held_open(os.open(".", flags, dir_fd=directory)) as descriptor:
-                return os.listdir(descriptor)  # noqa: PTH208 - a descriptor of its own has a place of its own
+                return os.listdir(descriptor)  # noqa: PTH208 - its own descriptor has its own position
 
         return self._looked_up(".", listed)
 

@@ -343,7 +343,7 @@ def _bounded(text: str) -> str:
 
 # -- The latest step of an agent, from the tail of its journal.
 #
-# A journal is data: a damaged journal gives no step, and the run is listed all the same.
+# A journal is data: a damaged journal has no step, and the run is listed all the same.
 
 
 _WORDS = frozenset({"text", "tool_call", "warning", "subagent_event"})

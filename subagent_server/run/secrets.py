@@ -53,7 +53,7 @@ _IN_CONTEXT = (
     r"""(?:password|Password|passwd|secret|api_key|apiKey|token)["']?[ \t]{0,4}[:=][ \t]{0,4}"""
     rf"""["'](?P<quoted>{_ASSIGNED})["']""",
 )
-"""Credentials that are known by the words before them. What stands in a named group may be one."""
+"""Credentials that are known by the words before them. The text of a named group may be one."""
 _CONTEXTS = [re.compile(shape, re.ASCII) for shape in _IN_CONTEXT]
 _BEFORE = re.compile(
     rb"""(?:authorization["']?[ \t]{0,4}[:=]?[ \t]{0,4}["']?(?:[a-z-]{3,16})?|basic|bearer"""
@@ -63,7 +63,7 @@ _BEFORE = re.compile(
 """The words after which a credential may follow behind white space: a stream is not cut there."""
 _MOST_BEFORE = 64
 _REFERENCE = re.compile(r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*|\{+[\w.]+\}+|%s|%\(\w+\)s|\*+")
-"""A password that stands elsewhere: `${VAR}`, `{password}`, `%s`."""
+"""A reference to a password elsewhere: `${VAR}`, `{password}`, `%s`."""
 _NO_SPACE = bytes(sorted(set(range(256)) - set(b" \t\n\r\x0b\x0c")))
 
 _SECRET_NAME = re.compile(
@@ -124,7 +124,7 @@ def _is_long_enough(value: str) -> bool:
 
 
 def _passwords(address: str) -> Iterator[str]:
-    """Yield the password in an address, as it stands there."""
+    """Yield the password in an address, as it is written there."""
     for match in _CONTEXTS[0].finditer(address):
         if (password := (match["password"] or "")[:-1]) and not _REFERENCE.fullmatch(password):
             yield password
@@ -247,7 +247,7 @@ class Masker:
 
 
 _RECOGNIZED = 64
-"""By so many letters every token is recognized, a JWT apart, which does not stand in the middle of a word."""
+"""By so many letters every token is recognized, a JWT apart, which is never in the middle of a word."""
 
 
 def without_shapes(text: str) -> str:
@@ -259,7 +259,7 @@ def without_shapes(text: str) -> str:
 
 
 def _after_space(pending: bytes, end: int) -> int:
-    """Return the last place up to `end` behind white space, where no credential follows the words before.
+    """Return the last position up to `end` behind white space, where no credential follows the words before.
 
     In a text without white space `end` stays: no credential is so long.
     """
@@ -302,7 +302,7 @@ _CREDENTIAL: Mapping[str, Callable[[str], bool]] = {
     "assigned": lambda value: is_mixed(value) and not _PATH.fullmatch(value) and "://" not in value,
     "quoted": lambda value: is_mixed(value) and not _PATH.fullmatch(value) and "://" not in value,
 }
-"""Whether what stands at such a place is a credential; else it is a word of a text about credentials."""
+"""Whether the text of such a group is a credential; else it is a word of a text about credentials."""
 
 
 def _masked(match: re.Match[str]) -> str:

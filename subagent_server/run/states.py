@@ -219,7 +219,7 @@ SCHEMA_VERSION = 2
 
 # -- How much of a run's state a model, a child or a caller may fill: every number is here alone.
 #
-# The doors refuse an excess before anything changes. What the built-in loop itself says of its run is cut
+# The doors refuse an excess before anything changes. What the built-in loop itself reports of its run is cut
 # instead, because nothing that was paid for may be lost. Reading knows no such bounds: a state that an
 # earlier version wrote is read as it is; views and lists show as much of it as they would of a new one.
 

@@ -57,7 +57,7 @@ def flush() -> None:
         sys.stderr.flush()
 
 
-# -- Failpoints: named places in the code at which a test ends the process, as `kill -9` would.
+# -- Failpoints: named points in the code at which a test ends the process, as `kill -9` would.
 #
 # Kills from outside rarely meet the windows that matter. With
 # `SUBAGENT_TEST_DIE_AT=shim.forked:0.1,store.written:0.02` in its environment, a process ends at each named
@@ -85,7 +85,7 @@ def _probability(listed: str, name: str) -> float:
     return 0.0
 
 
-# -- Errors that say that the machine has no room: for memory, a process, a thread, or an open file.
+# -- Errors that mean that the machine has no room: for memory, a process, a thread, or an open file.
 #
 # The interpreter reports them in many forms, anywhere. The outermost frames and the door of the tools
 # ask here, so that each becomes one sentence. Where there is no room, an import may fail: so it needs few.

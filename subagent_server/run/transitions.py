@@ -156,7 +156,7 @@ def apply(meta: RunMeta, event: RunEvent, now: datetime, below: Usage | None = N
 
     The message table is asked first, so repeating an answer or an acknowledgement succeeds whatever the
     run's status. A second end of a run that has ended succeeds too (seed `agent_mcp_server`: idempotent).
-    A report of progress that says nothing new changes nothing; one within a second of the last transition
+    A report of progress with nothing new changes nothing; one within a second of the last transition
     for a report leaves its summary and takes no transition of its own.
 
     Raises:

@@ -1,6 +1,6 @@
 """Watch flat directories for changes, with a single observer for the process.
 
-If the system gives no observer (its instances are used up), callers depend on their slow poll.
+If the system has no observer left (its instances are used up), callers depend on their slow poll.
 """
 
 import logging

@@ -190,7 +190,7 @@ def try_here(build: Callable[[], Box], rules: Rules) -> None:
 def rehearse_box(environment: Mapping[str, str], written: Sequence[Path] = ()) -> None:
     """Try boxes here once, so that this process and its forks need not wait before they rely on one.
 
-    A bubblewrap in the places that are `written` by runs is not started.
+    A bubblewrap in a directory that runs have `written` is not started.
     """
     with suppress(BoxRefused, OSError):
         _PROVEN.add(_tried_elsewhere(environment, written).program)
@@ -211,7 +211,7 @@ def can_box(environment: Mapping[str, str], written: Sequence[Path]) -> bool:
 def outlook(environment: Mapping[str, str], written: Sequence[Path]) -> str:
     """Return whether boxes work here, by one trial start in an empty directory, for people.
 
-    A bubblewrap in the places that are `written` by runs is not started.
+    A bubblewrap in a directory that runs have `written` is not started.
     """
     try:
         box = _tried_elsewhere(environment, written)

@@ -236,7 +236,7 @@ class AgentProcess:
 
     @classmethod
     async def start(cls, order: ProcessOrder, hear: Callable[[bytes], None]) -> "AgentProcess":
-        """Start the program. `hear` gets what it writes to stderr.
+        """Start the program. `hear` is called with what it writes to stderr.
 
         Raises:
             OSError, ValueError: it cannot be started.

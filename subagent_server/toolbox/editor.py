@@ -205,7 +205,7 @@ def as_text(target: PathInside, data: bytes) -> TextFile:
 
 
 def write_file(target: PathInside, data: bytes) -> bool:
-    """Give `target` the content `data` at once for every reader; an existing file keeps mode and owner.
+    """Write `data` to `target`, atomically for every reader; an existing file keeps mode and owner.
 
     As with write(2), it is not setuid or setgid any more. Another name of an existing file (a hard link)
     keeps the old content, so nothing outside the working directory is changed through one.

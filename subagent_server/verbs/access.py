@@ -42,8 +42,8 @@ class Caller:
 
     `carries_on` are the earlier runs whose conversation this run continues, the first of them first: the
     runs they had started are open to the child too. `process` is the process through which the user's side
-    calls: the runs that it starts are that parent's as long as it lives. `parent` tells the parents of one
-    process apart: the name of a token.
+    calls: the runs that it starts are that parent's as long as it lives. `parent` separates parents of one
+    process: the name of a token.
     """
 
     run_id: str | None = None

@@ -22,7 +22,7 @@ _NAME = re.compile(r"(?!null$)[a-z0-9][a-z0-9_-]{0,47}")
 
 @dataclass(frozen=True)
 class NewAgent:
-    """A file that was made; `is_trusted` says that its directory has been trusted with it."""
+    """A file that was made; with `is_trusted` its directory has been trusted with it."""
 
     path: Path
     is_trusted: bool

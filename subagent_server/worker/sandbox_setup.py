@@ -160,7 +160,7 @@ _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Where programs work: a box, or None for no box; `mark` says so to people, `words` to the model.
+    """Where programs work: a box, or None for no box; `mark` is its text for people, `words` for the model.
 
     `servers` builds the boxes of MCP servers, None if none works in a box: as a rule it is `box` itself.
     """
@@ -241,9 +241,9 @@ async def entered(agent: AgentDefinition, sandbox: Sandbox) -> Sandbox:
 
 
 async def get_ready(sandbox: Sandbox, tools: Sequence[Tool]) -> None:
-    """Start the shell in the box: beside the first model call."""
+    """Start the shell in the box: during the first model call."""
     shell = next((tool for tool in tools if isinstance(tool, BashTool)), None)
-    with suppress(BoxRefused, OSError):  # the first command meets it again, and says it
+    with suppress(BoxRefused, OSError):  # the first command meets it again, and reports it
         if sandbox.box is not None and shell is not None:
             await shell.begin()
 
@@ -252,7 +252,7 @@ def without_box(agent: AgentDefinition, reason: str) -> Sandbox:
     """Return the sandbox of programs without a box.
 
     Raises:
-        RunRefused: `config`, if the agent asks for something that only a box can give.
+        RunRefused: `config`, if the agent asks for something that only a box has.
     """
     no_box = None if reason == _SAYS_NONE else reason  # which is about the agent, and not about its servers
     asked = [*asked_of_box(agent).values(), *(asked_by_servers(agent) if no_box is not None else {})]
@@ -262,7 +262,7 @@ def without_box(agent: AgentDefinition, reason: str) -> Sandbox:
 
 
 def refused(asked: str, reason: str) -> RunRefused:
-    """Return the refusal of a run whose agent asks for something that only a box can give."""
+    """Return the refusal of a run whose agent asks for something that only a box has."""
     return RunRefused(
         "config",
         f"{asked} cannot be kept: {reason}.",
@@ -280,7 +280,7 @@ def _mark_of_servers(agent: AgentDefinition, no_box: str | None = None) -> str:
 def _server_locations(
     agent: AgentDefinition, no_box: str | None = None
 ) -> dict[str, tuple[ServerLocation, list[str]]]:
-    """Return the places of the agent's MCP servers, with their names there, by the kind of place."""
+    """Return the locations of the agent's MCP servers, with their names there, by the kind of location."""
     found: dict[str, tuple[ServerLocation, list[str]]] = {}
     for name, server in agent.mcp_servers.items():
         if (location := location_of(agent, server, no_box)) is not None:
@@ -289,7 +289,7 @@ def _server_locations(
 
 
 def path_refused(refusal: PathRefused) -> RunRefused:
-    """Return the refusal of a run that may not work at a place."""
+    """Return the refusal of a run for a path in which no run may work or write."""
     return RunRefused("config", f"{refusal.reason}.", refusal.hint)
 
 

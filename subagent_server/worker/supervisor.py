@@ -294,7 +294,7 @@ class ProgramQuestions:
         self._closed: set[str] = set()
 
     async def refusal(self) -> RunRefused | None:
-        """Give up expired questions, and record all; return why they end the run, or None.
+        """Expire questions whose time is over, and record all; return why they end the run, or None.
 
         A program asks through a tool, and may be gone when the time of its question is over.
         """

@@ -339,7 +339,7 @@ class WorkerRun:
                 await self.sleep(min(left, SLOW_POLL_SECONDS))
 
     async def expire(self, message_id: str) -> None:
-        """Give up a question."""
+        """Record that a question has expired."""
         with suppress(IllegalTransition):  # answered or ended meanwhile: the next look finds which
             await asyncio.to_thread(self.apply, transitions.QuestionExpired(message_id=message_id))
 

@@ -110,7 +110,7 @@ class ProgramTask:
     `prompt` is the task in words, with its inputs; `content` is the same in blocks of the Messages API.
     `retold` is `prompt` behind the whole conversation so far, for a program that cannot resume its own.
     `system` is the agent's prompt and `preamble` is for every run alike. `state` is a directory of the run
-    that the program may write. `environment` is the run's. `resumes` is the conversation to carry on,
+    that the program may write. `environment` is the run's. `resumes` is the conversation to continue,
     and `spent` its cost so far, None if that is not known. `kept` has the path of the program's own state
     directory if it works in a sandbox.
     """

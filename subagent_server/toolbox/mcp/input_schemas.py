@@ -69,7 +69,7 @@ def resolved(reference: str, root: dict[str, Any]) -> Any:
 
 
 def without_dead_references(schema: Any, root: dict[str, Any]) -> Any:
-    """Return a copy of `schema` with a comment in place of references that have no target within `root`."""
+    """Return a copy of `schema` with a comment instead of references that have no target within `root`."""
     if isinstance(schema, list):
         return [without_dead_references(item, root) for item in schema]
     if not isinstance(schema, dict):
@@ -334,7 +334,7 @@ def _rule(whole: dict[str, Any]) -> str:
 
 
 def _rename(flat: dict[str, Any]) -> dict[str, str]:
-    """Give properties names that the API takes, in place; return the original names by the new ones."""
+    """Rename properties, in place, to names that the API takes; return the original names by the new ones."""
     properties: dict[str, Any] = flat.get("properties") or {}
     new = {name: name for name in properties if PROPERTY.fullmatch(name)}
     for name in properties:
