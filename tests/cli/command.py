@@ -42,6 +42,8 @@ FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It b
 STOPPED = transitions.StopRequested(reason="enough")
 TOKEN = "a-token-that-cannot-be-guessed"
 """The token of every run that is made by hand."""
+_OF_REQUESTS = ("prompt", "scripted", "cwd")
+"""Facts of a run that is made by hand which its request has, and its state has not."""
 
 
 def run_name(tail: str) -> str:
@@ -158,12 +160,12 @@ class Cli:
     def _created(self, tail: str, facts: dict[str, Any]) -> str:
         run_id = run_name(tail)
         origin = {"directories": [str(self.home / "agents")]}
-        asked = {key: value for key, value in facts.items() if key in ("prompt", "parent_run_id")}
+        asked = {key: facts[key] for key in (*_OF_REQUESTS, "parent_run_id") if key in facts}
         self.store.create(make_request(run_id, agents_from=origin, **asked))
         return run_id
 
     def _publish(self, run_id: str, happened: Sequence[transitions.RunEvent], facts: dict[str, Any]) -> None:
-        stated = {key: value for key, value in facts.items() if key != "prompt"}
+        stated = {key: value for key, value in facts.items() if key not in _OF_REQUESTS}
         self.store.publish(make_meta(run_id, child_token_hash=token_hash(TOKEN), **stated))
         for event in (STARTED, *happened):
             self.store.update(run_id, event, now())

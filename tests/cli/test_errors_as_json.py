@@ -5,8 +5,7 @@ import json
 import pytest
 
 from subagent_server.cli.console.app import last_clause
-from subagent_server.extensions.simulator import Simulator
-from tests.cli.command import STOPPED, Cli, asked
+from tests.cli.command import FAILED, STOPPED, Cli, asked
 
 
 @pytest.mark.parametrize(
@@ -51,14 +50,10 @@ def test_a_colon_in_parentheses_is_before_no_next_step(cli: Cli) -> None:
 
 
 def test_how_a_run_ended_is_an_object_too(cli: Cli) -> None:
-    cli.agent("worker")
-    with Simulator({"turns": [{"text": "x", "fault": {"status": 401}}]}) as simulator:
-        done = cli(
-            "run", "worker", "x", "--wait", "60", "--json", env={"ANTHROPIC_BASE_URL": simulator.base_url}
-        )
+    done = cli("wait", cli.made("aaaaaa", FAILED), "--json")
     told = json.loads(done.stderr)
-    assert (done.returncode, told["code"]) == (1, "model_error") and told["nextStep"]
-    assert json.loads(done.stdout)["error"]["code"] == "model_error"
+    assert (done.returncode, told["code"]) == (1, "agent_error") and told["nextStep"]
+    assert json.loads(done.stdout)[0]["error"]["code"] == "agent_error"
 
 
 def test_a_question_names_the_command_that_answers_it(cli: Cli) -> None:

@@ -3,7 +3,7 @@
 import json
 
 from subagent_server.extensions.simulator import Simulator
-from tests.cli.command import Cli, stored
+from tests.cli.command import FAILED, Cli, stored
 from tests.helpers.turns import call, says, shell
 
 NO_KEY = {"ANTHROPIC_API_KEY": ""}
@@ -59,10 +59,7 @@ def test_a_scripted_run_is_not_repeated_or_carried_on_by_a_real_model(cli: Cli) 
 
 
 def test_the_next_step_after_the_failure_of_a_scripted_run_names_a_script(cli: Cli) -> None:
-    cli.agent("worker", limits={"maxTurns": 1})
-    script = scripted(cli, shell("true"))
-    assert cli("run", "worker", "Do it.", "--script", script, env=NO_KEY).returncode == 1
-    (run_id,) = stored(cli)
+    run_id = cli.made("aaaaaa", FAILED, scripted=True)
     words = cli.json("show", run_id)["instructions"]
     assert f"`subagent continue {run_id} --script FILE` continues it" in words
 
