@@ -77,25 +77,22 @@ def test_code_that_a_run_plants_in_its_own_server_stays_in_the_box_without_the_k
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("what", ["module", "python", "node_modules"])
+@pytest.mark.parametrize("what", ["module", "program"])
 def test_what_is_planted_beside_a_server_is_executed_in_its_box_alone(world: World, what: str) -> None:
     mark = world.home / "PWNED"
     (world.work / "server.py").write_text(OWN_SERVER, encoding="utf-8")
-    command, args = "python3", ["server.py"]
     if what == "module":
         real = (
             "import sys; sys.path.pop(0); del sys.modules['json']\nimport json\nsys.modules['json'] = json\n"
         )
         (world.work / "json.py").write_text(planted(mark) + real, encoding="utf-8")
     else:
-        places = {"python": (".venv/bin", "python3"), "node_modules": ("node_modules/.bin", "some-server")}
-        directory, name = places[what]
-        program = world.work / directory / name
+        program = world.work / ".venv" / "bin" / "python3"
         python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
         write_program(program, f"#!{python}\n{planted(mark)}\n{OWN_SERVER}")
         world.environment["PATH"] = f"{program.parent}:{world.environment['PATH']}"
-        command, args = name, ["server.py"]
-    world.agent(sandbox="bwrap", tools="Read", mcpServers={"x": {"command": command, "args": args}})
+    server = {"command": "python3", "args": ["server.py"]}
+    world.agent(sandbox="bwrap", tools="Read", mcpServers={"x": server})
     world.play(says("Done."))
     assert world.completed(world.start()) == "Done."
     assert (world.work / "planted.txt").read_text(encoding="utf-8") == "[]\n", "it was executed"

@@ -292,25 +292,23 @@ def test_a_call_asks_what_it_is_known_by_though_its_agent_is_edited_meanwhile(wo
         assert not str(world.store.read_request(child).agent["systemPrompt"]).endswith("More.")
 
 
-@pytest.mark.parametrize("damaged", ["run.meta.json", "request.json", "children"])
-def test_a_run_that_cannot_be_read_ends_the_flow_and_is_not_paid_once_more(
-    world: World, damaged: str
-) -> None:
+def test_a_run_that_cannot_be_read_ends_the_flow_and_is_not_paid_once_more(world: World) -> None:
     flow(world, body("return agents.worker(prompt='task a')"))
     simulator = world.play(DONE)
-    first = started(world)
+    first = last = started(world)
     assert output(world, first) == "done a"
     (child,) = world.store.children_of(first)
-    where = world.paths(first) if damaged == "children" else world.paths(child)
-    path = where.directory / damaged
-    path.rename(world.home / damaged)
-    path.symlink_to(world.home)  # nothing of a run is read through a link
-    second = again(world, first)
-    code, reason = world.failed(second)
-    assert code == "storage" and str(path) in reason
-    path.unlink()
-    (world.home / damaged).rename(path)
-    assert output(world, again(world, second)) == "done a" and asked(simulator)["a"] == 1
+    for run_id, damaged in ((child, "run.meta.json"), (child, "request.json"), (first, "children")):
+        path = world.paths(run_id).directory / damaged
+        path.rename(world.home / damaged)
+        path.symlink_to(world.home)  # nothing of a run is read through a link
+        broken = again(world, last)
+        code, reason = world.failed(broken)
+        assert code == "storage" and str(path) in reason
+        path.unlink()
+        (world.home / damaged).rename(path)
+        last = again(world, broken)
+        assert output(world, last) == "done a" and asked(simulator)["a"] == 1
 
 
 @contextmanager
