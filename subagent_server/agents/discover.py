@@ -34,12 +34,12 @@ _NOT_BELOW = "the files in it are read, its sub-directories are not"
 class _TreeWalk:
     """Yields the files of a directory tree with the suffix of an agent file, sorted in each directory.
 
-    For what is not to be loaded it yields the problem instead.
+    For a file that is not to be loaded it yields the problem instead.
 
-    Links to files are followed. Of a directory outside to which a link leads the files are read, and not its
-    sub-directories: a link to `/` is not the whole disk. What was reached before, by whatever name, is not
-    read again: `seen` remembers it across walks, by device and inode. Hidden files and directories are listed
-    as skipped.
+    Links to files are followed. If a link leads to a directory outside, its files are read, but not its
+    sub-directories: a link to `/` must not list the whole disk. A file that was reached before, by another
+    name, is not read again: `seen` remembers it across walks, by device and inode. Hidden files and
+    directories are listed as skipped.
     """
 
     def __init__(self, top: Path, seen: dict[Identity, Path]) -> None:
@@ -196,7 +196,7 @@ class _Search:
 def discover(directories: Sequence[Path]) -> Catalog:
     """Return the agents of `directories` and of their sub-directories; nothing found there raises an error.
 
-    Of two files of one name the first loads: by the order of `directories`, then of paths (SPEC section 3).
+    If two files have a name, the first loads, by the order of `directories`, then of paths (SPEC section 3).
     Problems come in the same order.
     """
     search = _Search()

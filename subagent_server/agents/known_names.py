@@ -270,7 +270,7 @@ def missing_agents(agent: AgentDefinition, known: Collection[str] | None) -> lis
 
 
 def missing_sentence(key: str, missing: Sequence[MissingName]) -> str | None:
-    """Return in a sentence what a key names in vain, at most ten names; None if there are none."""
+    """Return a sentence on names under a key that nothing here has, at most ten; None if there are none."""
     if not missing:
         return None
     return f"{key} names what is not here, and the agent runs without: {_named(missing)}."

@@ -314,7 +314,7 @@ _PLAIN = {
     *_EXCLUSIVE.values(),
     *(key for _, *keys in _BOUNDS for key in keys),
 }
-"""What a value is judged by at once: no patterns, and nothing of what it contains."""
+"""The keywords by which a value is judged at once: no patterns, and nothing about its parts."""
 _MOST_STEPS = 2_000
 _MOST_JUDGEMENTS = 5_000
 _DEEPEST = 100
@@ -428,7 +428,7 @@ class _Contradictions:
         return any(all(judge.is_valid(value) for judge in judges) for value in values)
 
     def _judges(self, whole: Sequence[_Part], values: Sequence[object]) -> list[Any]:
-        """Return what judges one of `values`: what is plain in `whole`, also where it is denied."""
+        """Return validators for one of `values`: of the plain keywords in `whole`, also below `not`."""
         judges = []
         for schema, _ in whole:
             plain = {key: schema[key] for key in schema if key in _PLAIN and schema[key] is not values}
@@ -462,7 +462,7 @@ class _Contradictions:
 
 
 def _types(whole: Sequence[_Part]) -> Set[str]:
-    """Return the types of what can fit `whole`."""
+    """Return the types of the values that can fit `whole`."""
     types = _TYPES
     for schema, _ in whole:
         if "type" in schema:

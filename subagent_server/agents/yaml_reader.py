@@ -243,7 +243,7 @@ class NotYaml(Exception):
 
 
 class NotReadHere(NotYaml):
-    """It is YAML, but of a kind that is not read: what is written there is not what is meant."""
+    """It is YAML, but of a kind that is not read, because its author probably meant something else."""
 
 
 def parse(text: str, first_line: int = 1, most_values: int = MAX_VALUES) -> Value:

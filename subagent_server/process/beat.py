@@ -118,10 +118,10 @@ def _wait_for_silence(shim: int, beats: int, lease: float) -> None:
 
 
 def _kill_all(run_id: str, shim: int, writer: int) -> None:
-    """Kill what is below the shim, nested runs included, until two looks find nothing; it is subreaper.
+    """Kill every process below the shim, nested runs included, until two looks find none; it is subreaper.
 
-    Of a shim that is gone, what carries the mark of the run. Only `/proc` is read, and no memory of a process
-    that may hang on the file server.
+    If the shim is gone, kill the processes with the mark of the run. Only `/proc` is read, and no memory of a
+    process that may hang on the file server.
     """
     own, quiet = {os.getpid(), writer}, 0
     while quiet < 2:

@@ -81,7 +81,7 @@ def with_texts(data: Any, change: Callable[[str], str]) -> Any:
 def write_durably(file: Entry, data: bytes) -> None:
     """Replace the content of `file` with `data`, durably and at once for every reader.
 
-    What writers left that were killed in its directory goes first: many directories have no other reader.
+    Files that killed writers left in its directory are removed first: often nobody else reads there.
 
     Raises:
         StorageFailed: the disk refused; the old content is whole, or (NotDurable) the new one.

@@ -57,7 +57,7 @@ def count(number: int, noun: str) -> str:
 
 
 def usage_line(usage: dict[str, Any]) -> str:
-    """Return a run's usage in a few words. Zeros may be missing in it; what is not known is null."""
+    """Return a run's usage in a few words. Zeros may be missing in it; an unknown number is null."""
     least = usage.get("atLeast") or ()
     tokens = known_sum(*(usage.get(kind, 0) for kind in TOKENS))
     words = [

@@ -293,9 +293,9 @@ class RunPaths:
     continued_by = _File("continued-by")
     """The id of the one run that continues this flow."""
     tree_lock = _File("tree.lock")
-    """Of a run without a parent: held while another run of its tree is counted and published.
+    """In a run without a parent: held while another run of its tree is counted and published.
 
-    Of a flow: held while the one run that continues it is started.
+    In a flow: held while the one run that continues it is started.
     """
     calls_lock = _File("calls.lock")
     """Of a run without a parent: held while a model call in its tree is admitted by its budget."""

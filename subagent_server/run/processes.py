@@ -349,7 +349,7 @@ def descendants(roots: Iterable[int], *, spare: Callable[[Identity], bool] = _ne
 def _lists_children() -> bool:
     """Whether this kernel lists the children of a process.
 
-    By the parents of all processes, those of one that ends during the look are missed.
+    A search by the parents of all processes misses the children of one that ends during the look.
     """
     return Path("/proc/thread-self/children").exists()
 

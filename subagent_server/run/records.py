@@ -517,7 +517,7 @@ class WorktreeState(Record):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the worktree is not this run's any more, or is as its run has left it for good."""
+        """Whether the worktree belongs to another run by now, or is in its final state."""
         return self.handed_to is not None or self.phase in ("kept", "removed")
 
 

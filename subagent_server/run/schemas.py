@@ -61,8 +61,8 @@ def embedded(schema: Any, pointer: str) -> Any:
     """Return a copy of `schema` that is at `pointer` (`#/properties/output`) of another schema.
 
     Its references into itself point to its new position; its `$schema` and `$id`, which would give it a
-    root of its own, are left out. A part with an `$id` is a root already and stays as it is; so does what is
-    no schema: names of properties, and values such as those of `enum`.
+    root of its own, are left out. A part with an `$id` is a root already and stays as it is. So do the parts
+    that are not schemas: names of properties, and values such as those of `enum`.
     """
     root = schema.get("$id") if isinstance(schema, dict) else None
     if isinstance(schema, dict):

@@ -450,7 +450,7 @@ class RunStore:
     def live_ids(self) -> list[str]:
         """Return the ids of the runs whose tree is not recorded as gone, by their marks.
 
-        Of very many marks, only marks with a directory count.
+        If there are very many marks, only those with a run directory count.
         """
         marks = self.paths.marks()
         there = None if len(marks) < _MANY_MARKS else set(self.paths.open().names())

@@ -198,7 +198,7 @@ def homes(environment: Mapping[str, str]) -> list[Path]:
 def working_copies(directory: Path, environment: Mapping[str, str]) -> list[Path]:
     """Return a directory and the working copies of git around it, where earlier runs may have written.
 
-    No box can write a home directory, so one that is a working copy is none of them.
+    A home directory that is a working copy is left out, because no box can write it.
     """
     around = (path for path in directory.parents if os.path.lexists(path / ".git"))
     own = homes(environment)

@@ -106,9 +106,9 @@ class ServerStart:
 def location_of(
     agent: AgentDefinition, server: ServerDefinition, no_box: str | None = None
 ) -> ServerLocation | None:
-    """Return where a server works, None if it is none by stdio. `no_box` is why no box can be had here.
+    """Return where a server works, None if it is not by stdio. `no_box` is why no box can be had here.
 
-    That its entry insists on a box, or may not work outside, is for `insists_on_box` and `outside_start`.
+    `insists_on_box` and `outside_start` check whether its entry can be kept.
     """
     if server.type != "stdio":
         return None

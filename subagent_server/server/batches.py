@@ -1,6 +1,6 @@
-"""JSON-RPC over HTTP: what is no message, and the batches that the version 2025-03-26 of the protocol has.
+"""JSON-RPC over HTTP: bodies that are not a message, and the batches of the protocol version 2025-03-26.
 
-A request whose id is none, or that of another request of its session that has no answer yet, is refused: the
+A request is refused if its id is null, or that of another request of its session that has no answer yet: the
 application would never answer it, or only one of the two.
 
 Each message of a batch is answered by the application as one that came alone. The answers come on one stream,
@@ -30,7 +30,7 @@ _MCP_PATHS = frozenset({"/mcp", "/mcp/"})
 
 
 def batch_of(body: bytes) -> list[Any] | None:
-    """Return the messages of a batch; None if this is none, such as an empty list."""
+    """Return the messages of a batch; None if the body is not a batch, such as an empty list."""
     if body.lstrip()[:1] != b"[":
         return None
     try:
@@ -82,7 +82,7 @@ class Messages:
         return await answer(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass one message on, unless it is none, or a request whose id cannot be answered to."""
+        """Pass one message on, unless it is not a message, or its id cannot be answered to."""
         session = Headers(scope=scope).get(_SESSION)
         message = read_message(body)
         if isinstance(message, BadMessage):

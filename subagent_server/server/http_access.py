@@ -75,7 +75,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class Forwarding:
     """Takes scheme and host of a request from a trusted proxy, and notes how addresses in its answer begin.
 
-    What a proxy adds is believed from a trusted one only, and the last value of a header, which is its own.
+    Headers are believed from a trusted proxy only, and only their last value, which the proxy itself added.
     An address whose scheme is not known for certain is a path: no client is led from https to http.
     """
 
@@ -161,8 +161,8 @@ def _is_same(origin: str, here: tuple[str, int | None]) -> bool:
 class TokenGate:
     """Refuses requests without a token, before anything of their body is read.
 
-    `token_file` is None if parents need no token; the page is for known browsers all the same. A connection
-    whose request is let in is no stranger's any more.
+    `token_file` is None if parents need no token; the page is for known browsers in any case. A connection
+    whose request is admitted no longer counts as a stranger's.
     """
 
     def __init__(self, app: ASGIApp, token_file: Path | None, browsers: PageAccess | None) -> None:

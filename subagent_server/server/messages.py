@@ -1,6 +1,6 @@
 """What a client sends as one JSON-RPC message, over stdio or HTTP, or what is wrong with it.
 
-The SDK loses the id of what is no message, so such a request would wait for ever, and names its own types.
+The SDK loses the id of a request that it cannot read, which would wait for ever, and names its own types.
 """
 
 import json
@@ -41,7 +41,7 @@ def read_message(data: bytes) -> types.JSONRPCMessage | BadMessage | None:
     try:
         message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
         is_notification = isinstance(message, types.JSONRPCNotification)
-        # A request whose id is none would be taken for a notification. Few messages need the second reading.
+        # A request whose id is null would be taken for a notification. Few messages need the second reading.
         if not (is_notification and '"id"' in text and "id" in json.loads(text)):
             return message
     except ValueError:

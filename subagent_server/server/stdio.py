@@ -223,7 +223,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         await self._at_end()
 
     async def _every_message(self) -> AsyncGenerator[types.JSONRPCMessage | None]:
-        """Yield the message of each line, None for a line that is none."""
+        """Yield the message of each line, None for a line that is not a message."""
         async with aclosing(self._lines()) as lines:
             async for line, size in lines:
                 if not await self._has_room():
@@ -236,7 +236,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
                     yield self._taken(line, size)
 
     def _taken(self, line: bytes, size: int) -> types.JSONRPCMessage | None:
-        """Return the message of a line; None if it is none, which is answered here, or empty."""
+        """Return the message of a line; None if it is empty, or not a message, which is answered here."""
         message = _too_long(size) if size > MAX_LINE_BYTES else read_message(line)
         if isinstance(message, types.JSONRPCRequest) and self._outgoing.is_open(message.id):
             message = has_no_answer_yet(message.id)

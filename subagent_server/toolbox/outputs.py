@@ -47,8 +47,8 @@ SHOWN_CHARACTERS = 30_000
 class OutputCapture:
     """Bytes as they come. Not safe for threads: its owner holds a lock.
 
-    Up to `characters` are shown. Of more, the model sees the head and the tail, and the first 64 MiB are in a
-    new file under `directory`, which is made when it is needed (without one they are lost). Secrets are
+    Up to `characters` are shown. If there are more, the model sees head and tail, and the first 64 MiB are in
+    a new file under `directory`, which is made when it is needed (without one they are lost). Secrets are
     masked in it.
     """
 

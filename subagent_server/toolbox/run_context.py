@@ -157,7 +157,7 @@ def is_asked(names: Collection[str], tool: Named, arguments: dict[str, Any]) -> 
 
 
 def name_asked(tool: str, arguments: dict[str, Any]) -> str:
-    """Return the name by which a call is asked for, and a yes counts: one to view files is none to write."""
+    """Return the name for which a yes to a question counts: a yes to viewing files allows no writing."""
     return f"{tool} (view)" if tool == _EDITOR and arguments.get("command") == "view" else tool
 
 

@@ -104,7 +104,7 @@ class PageAccess:
         return any(hmac.compare_digest(each.secret.encode(), secret) for each in list(self._sessions))
 
     def proof(self, knock: bytes) -> str | None:
-        """Return what the browser with this knock awaits of its server, or None if it is none of this one."""
+        """Return what the browser with this knock awaits of its server, or None if no session here has it."""
         for session in list(self._sessions):
             if hmac.compare_digest(session.knock.encode(), knock):
                 return session.proof

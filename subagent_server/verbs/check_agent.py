@@ -57,7 +57,7 @@ def works_without_box(agent: AgentDefinition) -> bool:
 
 
 def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path) -> str | None:
-    """Return why the programs of a run surely have no box, as a part of a sentence, or None.
+    """Return why the programs of a run cannot have a box, as a part of a sentence, or None.
 
     That a box works shows only when the run enters it.
     """
@@ -382,7 +382,7 @@ class AgentChecker:
             yield f"{why}; without the key it works in a box of its own."
 
     def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
-        """Return why the servers of an agent surely have no box, as a part of a sentence."""
+        """Return why the servers of an agent cannot have a box, as a part of a sentence."""
         if not agent.is_built_in:
             return _starts_servers(agent)
         settings = self._service.settings

@@ -278,8 +278,8 @@ def _handed(store: RunStore, meta: RunMeta) -> WorktreeState | None:
 _SLOW_SECONDS, _REST_SECONDS = 1.0, 30.0
 _LIST_SECONDS = 15.0
 """How long each command of git may take where somebody waits for a list: a few sparse files of a run, which
-take no room on the disk, hold the reading of what it has left up for longer than any limit. It is longer than
-git itself waits for a lock (`core.packedRefsTimeout`)."""
+take no room on the disk, can delay the reading of its worktree beyond any limit. It is longer than git itself
+waits for a lock (`core.packedRefsTimeout`)."""
 _held_up: dict[str, float] = {}
 """Until when this process leaves a repository alone in which git failed after a wait, as for a lock.
 

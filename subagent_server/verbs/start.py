@@ -445,7 +445,7 @@ def _package(
 
 
 def _slots(service: Service, agent: AgentDefinition) -> dict[str, int]:
-    """The agent's slots before the root's: a run waiting for its own kind holds up no other run."""
+    """The agent's slots before the root's: a run that waits for its agent's slot holds up no other run."""
     own = {f"agent-{agent.tool_name}": agent.max_concurrent} if agent.max_concurrent else {}
     is_queue = service.launcher.kind == "slurm" and not service.settings.has_max_runs
     return own if is_queue else {**own, "root": service.settings.max_runs}

@@ -230,8 +230,8 @@ async def _close(tools: Sequence[Tool]) -> None:
 def _workspace(setup: RunnerSetup, selection: Selection, sandbox: Sandbox) -> list[Tool]:
     """Return the shell, the editor and search, as far as the agent may use them; none starts anything yet.
 
-    What other programs execute, and what lies in a protected path, is not written by the editor; the shell is
-    held back by the sandbox alone.
+    The editor writes no file that other programs execute, and nothing in a protected path; only the sandbox
+    holds back the shell.
     """
     cwd, box = Path.cwd(), sandbox.box
     root = Path(os.path.realpath(setup.run.store.paths.root))
@@ -408,6 +408,6 @@ class SharedPace:
 
 
 def _spread(seconds: float) -> float:
-    """Return what is added to a wait by chance: never so much that it is longer than the longest."""
+    """Return the random part of a wait: the sum stays within the longest wait."""
     most = min(seconds / 2, LONGEST_WAIT_SECONDS - seconds)
     return random.uniform(0, max(LEAST_SPREAD_SECONDS, most))

@@ -174,7 +174,7 @@ def _noting(state: Path | None) -> Iterator[None]:
 
 
 def _holds_git(agent: AgentDefinition, cwd: Path) -> bool:
-    """Whether `.git` is read-only in the boxes of this run: one that comes later is none of the user's."""
+    """Whether `.git` is read-only in the boxes of this run: one that comes later is not the user's."""
     return os.path.lexists(cwd / ".git") and not is_lifted((".git",), agent.lifted)
 
 

@@ -48,7 +48,7 @@ _MOST_MEMORY = "2g"
 _LOOK_SECONDS = 60.0
 """Of a look that changes nothing, which a run can make wait for good."""
 MOST_NAMED = 200
-"""How much of one kind is named of what no commit can hold: there may be more than a reader waits for."""
+"""How many files of each kind that no commit can hold are named: there may be too many to list."""
 _MOST_HEADER = 5 << 20
 _BY_A_SIGNAL = 129
 """From here on an exit code means that a program was ended, as by a reader that has had enough.

@@ -24,7 +24,7 @@ from subagent_server.worktrees.store_of_run import (
 HOLDS_MORE = "It holds"
 """How the notes begin of a worktree with work that no commit has."""
 _OF_LEFT = (HOLDS_MORE, "A merge has not ended")
-"""How the notes begin of what a run has left: a run that continues it may have changed that."""
+"""How notes on what a run has left begin: a run that continues it may have changed that."""
 
 
 def settle_worktree(

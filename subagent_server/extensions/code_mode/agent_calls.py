@@ -289,7 +289,7 @@ class AgentCalls:
         return fate_of(meta.status, code, has_begun=has_begun, is_ours=is_ours, retry_failed=retry), meta
 
     async def _begun(self, planned: _Planned, previous: RunMeta | None) -> str:
-        """Start or continue a run. Of those with equal prefixes the others wait for the first."""
+        """Start or continue a run. Runs with equal prefixes wait for the first of them."""
         prefix = call_digest(planned.agent, "", (), None, None)
         is_first = prefix not in self._warm
         filled = self._warm.setdefault(prefix, asyncio.Event())

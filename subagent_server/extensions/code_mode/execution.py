@@ -387,7 +387,7 @@ class ProgramProcess:
         return cls(line, process, OutputReader(output, lambda: capture), box, mark, environment.spare)
 
     def check(self) -> None:
-        """Look at the walls of its box from outside, and bound what is in it.
+        """Check the walls of its box from outside, and bound the processes in it.
 
         Raises:
             BoxRefused: the box is not closed.

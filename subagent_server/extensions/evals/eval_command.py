@@ -212,7 +212,7 @@ def _chosen(file: EvalFile, patterns: Sequence[str], limit: int | None) -> EvalF
 def _log_of(
     session: Session, path: Path, log: Path | None, *, resume: bool
 ) -> tuple[Path | None, list[TrialResult], str | None]:
-    """Return where the trials are kept, None if nowhere; of what is resumed its trials, and when it began.
+    """Return the path of the log (None: no log), and the trials and the beginning of a resumed evaluation.
 
     Raises:
         UsageError: there is nothing to resume.

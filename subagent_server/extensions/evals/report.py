@@ -51,7 +51,7 @@ class Sums:
         return sum(self.rates) / len(self.rates) if self.rates else None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return them for `--json`; what is not known, or 0 of what is rare, is left out."""
+        """Return them for `--json`; unknown numbers, and zeros of rare ones, are left out."""
         spread, trials = standard_error(self.rates), len(self.begun)
         tries = [k for k in _TRIES if k <= trials] if len(_grouped(self.begun)) == 1 else []
         facts = {

@@ -49,7 +49,7 @@ def number(text: str, wanted: str, tolerance: Decimal) -> bool:
 
 
 def numbers_of(text: str) -> list[Decimal]:
-    """Return the numbers of a text, `1,234.5` as 1234.5; what is between two, as in 12-14, is no sign."""
+    """Return the numbers of a text, `1,234.5` as 1234.5; a `-` between two, as in 12-14, is no sign."""
     found = _NUMBER.findall(text.replace("\u2212", "-"))  # the minus of typography
     return [Decimal(each.replace(",", "")) for each in found]
 

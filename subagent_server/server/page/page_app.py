@@ -95,7 +95,7 @@ SETTLE_SECONDS = 0.2
 FEED_POLL_SECONDS = 1.0
 LEAST_POLLED = 10
 POLLS_A_ROUND = 10
-"""What a run does is not announced, nor that its processes were killed. So at each poll some of the runs at
+"""The steps of a run, and the death of its processes, are not announced. So at each poll some of the runs at
 work are looked at, each of them once a round."""
 MAX_WAITING = 100
 """How much news a page may leave unread before it gets the whole table again."""
