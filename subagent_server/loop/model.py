@@ -143,6 +143,7 @@ class ReplyBuilder:
             case "message_stop":
                 self._reply.content = whole_characters(self.reply.content)
                 self._take_calls()
+                json.dumps(self._reply.content, allow_nan=False)  # it goes back to the API, which has no NaN
                 self._reply.complete = True
 
     def _grow(self, index: int, delta: dict[str, Any]) -> None:
@@ -537,7 +538,7 @@ class Model:
                 async for event in self._events(stream, builder):
                     try:
                         builder.take(event)
-                    except (LookupError, TypeError, AttributeError, RecursionError) as error:  # damaged
+                    except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
                         words = f"the stream held an event that makes no sense ({event.type})"
                         raise _CutStream(words) from error
         finally:

@@ -219,6 +219,7 @@ def counting(digits: int) -> bytes:
     return streamed(*whole_reply("", input_tokens="many")).replace(b'"many"', b"9" * digits)
 
 
+NAN_BLOCK = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [float("nan")]}
 DAMAGED = {
     "not UTF-8": (b"event: message_start\ndata: \x00\xff\xfe\n\n", "not JSON in UTF-8"),
     "too deep": (b"event: message_start\ndata: " + b"[" * 100_000 + b"\n\n", "not JSON in UTF-8"),
@@ -235,6 +236,11 @@ DAMAGED = {
             {"type": "content_block_start", "index": 0, "content_block": {"type": ["text"], "text": ""}}
         ),
         "an event that makes no sense (content_block_start)",
+    ),
+    "a number that JSON has not": (
+        streamed(*whole_reply("")[:1], {"type": "content_block_start", "index": 0, "content_block": NAN_BLOCK})
+        + streamed(*whole_reply("")[2:]),
+        "an event that makes no sense (message_stop)",
     ),
     "a count of too many tokens": (counting(400), "an event that makes no sense (message_start)"),
     "a count that is no number": (counting(5_000), "not JSON"),
