@@ -16,6 +16,7 @@ from subagent_server.worktrees.reading import MOST_NAMED, LeftWork, Reader, drop
 from subagent_server.worktrees.store_of_run import (
     drop_references,
     has_base,
+    pin_of,
     repository_of,
     set_reference,
     store_of,
@@ -126,8 +127,8 @@ def take_over(worktree: Worktree, state: WorktreeState, environment: Mapping[str
 
 def _check_repository(git: Git, worktree: Worktree) -> None:
     if not has_base(git, worktree):
-        where = f"{worktree.repository} is not the repository in which it was made"
-        raise GitFailed("find the base of the worktree", f"{where}: put that back, then try again")
+        why = f"{worktree.repository} is not the repository in which it was made, or lacks {pin_of(worktree)}"
+        raise GitFailed("find the base of the worktree", f"{why}: put that back, then try again")
 
 
 def drop_worktree(worktree: Worktree, environment: Mapping[str, str]) -> None:

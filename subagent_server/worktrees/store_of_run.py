@@ -202,7 +202,7 @@ def ignored_everywhere(git: Git, common: Path) -> str:
 
 def pin_base(git: Git, worktree: Worktree) -> None:
     """Keep the base of a worktree in its repository, whatever is deleted there. Raises GitFailed."""
-    set_reference(git, _pin(worktree), worktree.base)
+    set_reference(git, pin_of(worktree), worktree.base)
 
 
 def has_base(git: Git, worktree: Worktree) -> bool:
@@ -210,10 +210,11 @@ def has_base(git: Git, worktree: Worktree) -> bool:
 
     A run in a directory above can have replaced it by another one, or by a link to one. Raises GitFailed.
     """
-    return git.commit(_pin(worktree)) == worktree.base
+    return git.commit(pin_of(worktree)) == worktree.base
 
 
-def _pin(worktree: Worktree) -> str:
+def pin_of(worktree: Worktree) -> str:
+    """Return the reference that keeps the base of a worktree."""
     return f"{_PINS}/{Path(worktree.path).name}"
 
 
@@ -259,7 +260,7 @@ def _drop_old(files: Sequence[Path], seconds: float) -> bool:
 
 def drop_references(git: Git, worktree: Worktree) -> None:
     """Delete the branch of a worktree and what keeps its base. Raises GitFailed."""
-    for name in (f"refs/heads/{worktree.branch}", _pin(worktree)):
+    for name in (f"refs/heads/{worktree.branch}", pin_of(worktree)):
         set_reference(git, name, None)
 
 

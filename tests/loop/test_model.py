@@ -238,7 +238,9 @@ DAMAGED = {
         "an event that makes no sense (content_block_start)",
     ),
     "a number that JSON has not": (
-        streamed(*whole_reply("")[:1], {"type": "content_block_start", "index": 0, "content_block": NAN_BLOCK})
+        streamed(
+            *whole_reply("")[:1], {"type": "content_block_start", "index": 0, "content_block": NAN_BLOCK}
+        )
         + streamed(*whole_reply("")[2:]),
         "an event that makes no sense (message_stop)",
     ),
