@@ -53,7 +53,7 @@ _TOO_MANY = f"Not run: one turn may have {MOST_CALLS:,} calls. Make fewer at a t
 
 
 def normalise(reply: ModelReply, messages: Sequence[Message]) -> None:
-    """Make `reply` fit for the conversation: unique ids, and a `problem` for each call that may not run."""
+    """Prepare `reply` for the conversation: unique ids, and a `problem` for each call that may not run."""
     _make_unique(reply, _ids(messages))
     last = reply.content[-1] if reply.content else {}
     if reply.stop_reason == "max_tokens" and last.get("type") == "tool_use":
@@ -129,7 +129,7 @@ class Loop:
     text: str = ""
     web: WebTools = field(default_factory=WebTools)
     ask: Sequence[str] = ()
-    """The tools that need a yes each time, as the agent file names them."""
+    """The tools that need a permission each time, as the agent file names them."""
     other_models: list[tuple[ModelSettings, Prices | None]] = field(default_factory=list)
     """Those that are still to be tried if `model` fails."""
     warnings: list[str] = field(default_factory=list)
@@ -228,7 +228,7 @@ class Loop:
         return reply
 
     async def _reply(self, messages: list[Message], definitions: list[Block]) -> ModelReply:
-        """Return the reply of the model; if it fails, of the next one, which stays the model of the run."""
+        """Return the reply of the model; if it fails, that of the next model, which the run then keeps."""
         while True:
             try:
                 return await self.model.reply(
@@ -237,7 +237,7 @@ class Loop:
             except RunRefused as refusal:
                 if refusal.failure_code != "model_error" or not self.other_models:
                     raise
-                self._record_usage()  # what the model that failed has cost
+                self._record_usage()  # the cost of the model that failed
                 settings, self.meter.prices = self.other_models.pop(0)
                 warning = f"The next model, {settings.model}, is tried: {refusal.sentence}"
                 self.run.record("warning", message=warning, model=settings.model)
@@ -317,7 +317,7 @@ class Loop:
 
     async def _use(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
         self.run.checkpoint()
-        # A call begins when it is allowed: what a continuation finds begun may have had an effect.
+        # A call begins when it is allowed: a continuation supposes that a call that has begun had an effect.
         refusal = await self._refusal(call, tool)
         self.run.record("tool_call", toolCallId=call.call_id, toolName=call.name, arguments=call.arguments)
         began = time.monotonic()

@@ -118,7 +118,7 @@ class ReplyBuilder:
         return bool(content) and content[-1].get("type") == "server_tool_use"
 
     def take(self, event: RawMessageStreamEvent) -> None:
-        """Add one event. Kinds that are new are passed over, as the API's versioning asks of clients."""
+        """Add one event. New kinds are skipped, as the API's versioning asks of clients."""
         match event.type:
             case "message_start":
                 self._reply.model = event.message.model
@@ -189,12 +189,12 @@ class ReplyBuilder:
         }
         if max(counts.values(), default=0) > _MOST_TOKENS:
             raise TypeError("a count of tokens is beyond all bounds")
-        for key, n in counts.items():  # they are sums so far, so a later one that is smaller is wrong
+        for key, n in counts.items():  # they are running totals, so a later one that is smaller is wrong
             self._reply.usage[key] = max(math.ceil(n), self._reply.usage.get(key, 0))
 
 
 MOST_BYTES = 32 << 20
-"""Of one answer. The API takes no more in a request, so a longer one could not be sent back."""
+"""Of one answer. The API takes no more in a request, so the conversation could not hold a longer one."""
 MOST_BLOCKS = 10_000
 """Of one reply: each takes a hundred times the memory of its shortest event."""
 _MOST_TOKENS = 1 << 53
@@ -202,7 +202,7 @@ _MOST_TOKENS = 1 << 53
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ARGUMENTS = "partial_json"
 _GROWING = ("text", "thinking", "signature", _ARGUMENTS)
-"""The fields of a delta that grow the field of that name of its block; the JSON of a call stays apart."""
+"""The fields of a delta that extend the field of the same name in its block; the JSON of a call is apart."""
 
 
 def _too_long(most: str) -> RunRefused:
@@ -462,7 +462,7 @@ class Model:
 
     @property
     def partial_text(self) -> str:
-        """The text of a reply that is not whole: it still comes, or the last attempt broke off."""
+        """The text of an incomplete reply: it is still coming, or the last attempt broke off."""
         return (self._streaming.reply.text if self._streaming is not None else "") or self._broken_off
 
     async def reply(
@@ -583,7 +583,7 @@ class Model:
 
 
 async def _check_is_stream(response: httpx2.Response) -> None:
-    """Refuse an answer that is whole, or a page: asked again it would come again, and be paid again.
+    """Refuse an answer that is not a stream: a second attempt would get it again, and be paid again.
 
     Raises:
         RunRefused: `model_error`, with its begin.

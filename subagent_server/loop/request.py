@@ -35,7 +35,7 @@ MOST_CHARACTERS = 20 << 20
 MANY_IMAGES = 20
 MOST_PIXELS_AMONG_MANY = 2_000
 _HEADER = 1 << 18
-"""As much of the base64 of an image as its size is looked for in."""
+"""How much of the base64 of an image is searched for its size."""
 _LEFT_OUT: Block = {
     "type": "text",
     "text": "[An image or document is left out here, because one request cannot hold all of them. Look at it "
@@ -45,7 +45,7 @@ LARGEST_INPUT = 32 << 20
 """In bytes: more than a start takes."""
 
 _Position = tuple[int, int, int | None]
-"""Which message, which of its blocks, and which part of that, if it is the result of a tool."""
+"""The message, the block in it, and the part of that block if it is the result of a tool."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _who(task: Task) -> str:
 
 
 def task_blocks(prompt: str, inputs: Sequence[tuple[Entry, str]]) -> list[Block]:
-    """Return the inputs and the prompt behind them; a run that carries another on may have neither.
+    """Return the inputs and the prompt behind them; a run that continues another may have neither.
 
     Raises:
         OSError: a copied input cannot be read.
@@ -220,9 +220,9 @@ BETA = "context-management-2025-06-27"
 DEFAULT_WINDOW = 200_000
 """In tokens, for a model that the price list does not know."""
 FULL = 0.6
-"""At which part of the window old results go: below the rest, a reply and the results of a turn find room."""
+"""At which part of the window old results go: the rest has room for a reply and the results of a turn."""
 WORTH_IT = 0.1
-"""The part of the window that has to become free: each clearing costs the prompt cache all behind it."""
+"""The part of the window that has to become free: each clearing loses the prompt cache of all behind it."""
 KEPT_USES = 5
 NEVER_CLEARED = ("ask_parent", "final_answer", "agent_complete")
 

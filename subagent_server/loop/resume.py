@@ -179,7 +179,7 @@ class DanglingCalls:
         return _UNANSWERED, True
 
     def _question(self, call: Block, recorded: PreviousCall | None) -> Question | None:
-        """Return the question that the call asked, each only once: the latest of its words since it began."""
+        """Return the question of a call, each one only once: the latest with its words since it began."""
         began = recorded.began_at if recorded is not None else None
         for message in reversed(self._questions):
             is_late = began is None or message.question_timestamp >= began
@@ -189,7 +189,7 @@ class DanglingCalls:
         return None
 
     def _started_by(self, call: Block) -> str:
-        """Return which run a call has started, if it was such a call and has."""
+        """Return a sentence on the run that a call has started; empty if it has started none."""
         for child in reversed(self._previous.children):
             if _starts(call, child) and child.prompt == call["input"].get("prompt"):
                 return f" It had started run {child.run_id}, which is {child.status.value}."
@@ -261,7 +261,7 @@ def repaired(
     repair = _Repair(first, answer, keep_thoughts)
     before: Message | None = None
     for message in messages:
-        if message != before:  # a disk may refuse a line that it has taken
+        if message != before:  # a disk may report a refusal and keep the line all the same
             repair.add(message)
         before = message
     return repair.closed()

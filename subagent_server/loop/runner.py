@@ -14,7 +14,7 @@ from subagent_server.run.states import Status, cut
 # -- How an agent ended, before it is written to disk.
 
 EMPTY_REPLY = "The last reply of the agent was empty, so the result is the text of an earlier one."
-"""A warning: mostly the answer came with the last calls, but nobody can know."""
+"""A warning: usually the answer came with the last calls, but that cannot be known."""
 
 
 @dataclass(frozen=True)

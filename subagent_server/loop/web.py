@@ -272,7 +272,7 @@ def make_web_tools(selection: WebSelection) -> WebTools:
 
 
 def refuses_web_tools(status: int, message: str, tools: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an API that answers so does not take the web tools among the `tools` of a request."""
+    """Whether an API with this answer refuses the web tools among the `tools` of a request."""
     is_web = ["type" in tool and tool["name"] in _WORDS for tool in tools]
     if status not in _REFUSALS or not any(is_web) or message.startswith("messages."):
         return False

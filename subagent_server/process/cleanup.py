@@ -31,7 +31,7 @@ LEFTOVER_GRACE_SECONDS = 2.0
 FORK_SECONDS = 2.0
 """How long a forked shim that has not begun may take to notice that its starter is gone."""
 MERGE_SECONDS = 60.0
-"""How long a git that merges for a killed worker may take: ended amid it, it leaves half of the files."""
+"""How long a git that merges for a killed worker may take: if it is ended, it leaves half of the files."""
 RECONCILE_SECONDS = 30.0
 RECONCILE_PAUSES = (0.0, 1.0, 4.0)
 """Before each attempt, if the one before it has failed by itself: a file that it lacked may come back, such

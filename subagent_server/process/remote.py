@@ -1,4 +1,4 @@
-"""Runs on other hosts that share the runs root: what every way there has in common, and the way by `ssh`.
+"""Runs on other hosts that share the runs root: what all ways to reach them share, and the way by `ssh`.
 
 What a run needs lies sealed in its directory until the other host takes it; the key alone travels, and opens
 nothing without that file. The starter holds the run's lock until the run is handed over, and the shim on its
@@ -52,7 +52,7 @@ class RemoteLauncher:
     python: str = sys.executable
     kind: ClassVar[str]
     refusal: ClassVar[str]
-    """Who did not take a run, `why`, and what to do; `runs` is the runs root."""
+    """A sentence: who did not take a run, `why`, and what to do; `runs` is the runs root."""
 
     def warm_up(self) -> None:
         """Do nothing: there is nothing to keep warm."""

@@ -28,7 +28,7 @@ from subagent_server.run import locks, processes, stderr
 from subagent_server.run.files import PrivateDirectory
 
 ANSWER_SECONDS = 5.0
-"""How long a starter waits for an answer. After that a plain shim starts, and waits in its stead."""
+"""How long a starter waits for an answer. After that a plain shim starts, and waits instead of it."""
 PATIENT_SECONDS = 300.0
 """How long that shim waits for a zygote that lives: two cores fork a thousand runs in that time."""
 SILENT_SECONDS = 2.0
@@ -36,7 +36,7 @@ SILENT_SECONDS = 2.0
 PAUSE_SECONDS = 30.0
 """How long this process does without a zygote that has not answered."""
 MOST_ZYGOTES = 3
-"""For each user and installation: each takes some 60 MiB."""
+"""For each user and installation; one takes some 60 MiB."""
 FAILURES = (OSError, ValueError, OrderRefused)
 """The exceptions of a zygote that cannot start a program. The plain start follows."""
 ZYGOTE_MODULE = "subagent_server.worker.zygote_main"
@@ -205,7 +205,7 @@ class WarmStart:
         """Do without the zygote for a while, and kill it if it is stopped."""
         self._silent_until = time.monotonic() + PAUSE_SECONDS
         zygote = self.zygote()
-        if zygote is not None and processes.is_stopped(zygote):  # it would be in the way for ever
+        if zygote is not None and processes.is_stopped(zygote):  # it would block others for ever
             processes.send_signal(zygote, signal.SIGKILL)
 
     # -- having the zygote started

@@ -259,9 +259,9 @@ class Limits(Record):
 
 
 class FailIf(Record):
-    """What of a program means that its run has failed: a pattern in its output, and exit codes.
+    """The signs that the run of a program has failed: a pattern in its output, and exit codes.
 
-    Without `exit_codes` every code but 0 does. A signal always does.
+    Without `exit_codes` every code except 0 is one. A signal always is.
     """
 
     output: str | None = None
@@ -289,7 +289,7 @@ class Placement(Record):
 
 
 class WebSearchBounds(Record):
-    """Bounds of the web searches of a run: how many, and in which domains or in which not."""
+    """Bounds of the web searches of a run: how many, and which domains are allowed or blocked."""
 
     max_uses: int = Field(default=20, ge=1)
     allowed_domains: list[str] | None = None
@@ -312,7 +312,7 @@ WEB_TOOL_NAMES = ("web_search", "web_fetch")
 class WebSelection:
     """The web tools of an agent with their bounds; None for a tool that it does not name.
 
-    `problem` says in a sentence why the file cannot be kept to.
+    `problem` is the reason, as a sentence, why the file cannot be kept to.
     """
 
     search: WebSearchBounds | None = None

@@ -28,7 +28,7 @@ from subagent_server.run.states import cut
 EXIT_LATE = 124
 EXIT_NOT_STARTED = 127
 MAX_TEXT_CHARACTERS = 1_000
-"""Of a question or a summary in a variable of the environment; stdin has all of it."""
+"""Of a question or a summary in an environment variable; stdin has the whole text."""
 _OF_A_RUN = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_LOGGING_ADDRESS")
 _KILL_SECONDS = 5.0
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})

@@ -57,7 +57,7 @@ def in_memory(content: bytes) -> int:
 
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""Of what is made here. No usual umask takes anything from them."""
+"""Modes of what is made here. No usual umask removes a bit of them."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _KINDS = {
     stat.S_IFREG: "a file",
@@ -158,7 +158,7 @@ class Directory:
         """Raised instead of a change; None if changes are allowed."""
         self._parent = parent
         self._opened: _Descriptor | None = None
-        self._first_use = Lock()  # of two threads: the later opening would close what the earlier one uses
+        self._first_use = Lock()  # of two threads, the later one would close what the earlier uses
 
     @property
     def path(self) -> Path:
@@ -476,7 +476,7 @@ def _empty(top: int) -> None:
                 try:
                     os.unlink(name, dir_fd=directory)
                 except IsADirectoryError:
-                    os.close(opened_writable(directory, name))  # one that moves is written itself
+                    os.close(opened_writable(directory, name))  # to be moved, it has to be writable itself
                     moved = next(names)
                     os.rename(name, moved, src_dir_fd=directory, dst_dir_fd=top)
                     waiting.append(moved)

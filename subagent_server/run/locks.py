@@ -19,7 +19,7 @@ from subagent_server.run.files import Entry, held_open
 TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.005  # a contended hand-over takes about half of this
 _LONGEST_POLL_SECONDS = 0.1
-_POLLS = 20  # looks of a waiter, before it looks half as often
+_POLLS = 20  # after so many looks a waiter looks half as often
 _MAY_ONLY_READ = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -125,7 +125,7 @@ def wait_until_free(file: Entry) -> None:
 
 
 def wait_while_held(file: Entry, seconds: float = TIMEOUT_SECONDS) -> None:
-    """Block while a process holds the lock of `file`, `seconds` at most; not at all for what is no lock."""
+    """Block while a process holds the lock of `file`, `seconds` at most; not at all if it is not a lock."""
     deadline = time.monotonic() + seconds
     with suppress(OSError):
         while is_held(file) and time.monotonic() < deadline:

@@ -220,7 +220,7 @@ STATE_BYTES = 32 << 20
 RECORD_BYTES = 64 << 10
 """The same of the records of a shim."""
 REMOVED_CHILD = ".removed"
-"""In `children/`: what the mark of a removed run becomes. Its cost still counts in the runs above it."""
+"""In `children/`: the name of the mark of a removed run. Its cost still counts in the runs above it."""
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.([A-Za-z0-9_-]+\.)?[0-9]+")
 _MOST_SLEEPERS = 1_000
 
@@ -310,7 +310,7 @@ class RunPaths:
     quarantine = _Folder("quarantine")
     """What came in its working directory during a command and is executed by other programs."""
     before = _File("before.json")
-    """The names of that kind that were there before the command that just runs; else empty."""
+    """The names of that kind from before the command that runs now; empty between commands."""
     git_config = _Folder("git-config")
     """Files of configuration of the repository as programs in a box see them: without credentials."""
     program = _Folder("program")

@@ -238,7 +238,7 @@ Command = list[bytes]
 _DIGITS = frozenset("123456789")
 _PART = 8 << 10
 _EMPTY_ROOM = bytes(1 << 10)
-"""A part that ends so is followed by nothing: a block of words has an empty one in it once, if ever."""
+"""A part that ends with so many NULs is the last: a block of words has an empty word at most once."""
 _MOST = 4 << 20
 """Longer than any block of words that a program can be started with, unless root has raised the limits."""
 

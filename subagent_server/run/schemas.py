@@ -98,7 +98,7 @@ def _reference(target: str, pointer: str, root: str) -> str:
 
 @cache
 def shown_schema(model: type[BaseModel]) -> "Schema":
-    """Return the schema of a model as short as a reader needs it: what may be null may be left out."""
+    """Return the schema of a model as short as a reader needs it: an optional field shows no null."""
     schema = model.model_json_schema(by_alias=True)
     return _shown(schema, schema)
 

@@ -106,7 +106,7 @@ def secret_values(environment: Mapping[str, str], also: Iterable[str] = ()) -> d
 
 
 def _is_secret_variable(name: str, value: str) -> bool:
-    # the names in a path are made up one by one; a key may have a "/" first, and more of them
+    # each name in a path was made up on its own; a key may begin with "/" or contain it
     parts = [value.replace("/", "-")] if is_secret_name(name) else value.split("/")
     if name in _DIRECTORIES or (_PATH.fullmatch(value) and not any(map(looks_random, parts))):
         return False
@@ -159,7 +159,7 @@ def looks_random(run: str) -> bool:
 
 
 _RANDOM_BITS = 4
-"""So many bits per character has what chance made, from 20 characters on."""
+"""From 20 characters on, random text has more bits per character than this."""
 
 
 def _entropy(text: str) -> float:

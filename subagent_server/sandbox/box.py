@@ -103,7 +103,7 @@ _IS_LINK = "it is a symbolic link, which cannot be kept from being replaced"
 
 @dataclass
 class Held:
-    """The mounts that a box needs besides its others, in this order (`--bind` or `--ro-bind`).
+    """The further mounts that a box needs, in this order (`--bind` or `--ro-bind`).
 
     `open` are the names that cannot be held, each with the reason, for people.
     """
@@ -200,7 +200,7 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True)
 class Rules:
-    """The wishes for a box. All paths are real ones.
+    """What a box has to be like. All paths are real ones.
 
     `hidden` directories are empty in the box, `read` and `write` are shown besides `cwd`, also below a hidden
     one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `placed` are directories

@@ -66,7 +66,7 @@ def bound(pid: int, limits: SandboxLimits) -> None:
 
 
 def raise_oom_score(pid: int) -> None:
-    """Let the kernel, short of memory, end a process and what it starts from now on before the worker."""
+    """Let the kernel, if memory is short, end a process and what it starts from now on, before the worker."""
     with suppress(OSError):  # it has ended
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(_OOM_SCORE), encoding="ascii")
 

@@ -5,7 +5,7 @@
 It loses its hooks, the configuration that has git start programs, and its links. git is never run on it, and
 no link is followed. What is taken away goes to the quarantine of the run. Of the configuration only what a
 repository needs to be used is kept: a list of sections and keys with the form that their values must have.
-Whatever a line is not understood as, it is dropped.
+A line that is not understood is dropped.
 """
 
 import os
@@ -192,7 +192,7 @@ class _Repository:
 
 
 def _content(directory: int, name: str) -> bytes:
-    """Return the content of a file; `?`, which means nothing to git, if it is none or too large."""
+    """Return the content of a file; `?`, which means nothing to git, if it is not a file or too large."""
     if status_below(directory, name) is None:
         return b""
     content = plain_content(name, MOST_CONFIG_BYTES + 1, directory)
@@ -200,7 +200,7 @@ def _content(directory: int, name: str) -> bytes:
 
 
 def _names(directory: int, name: str) -> list[str]:
-    """Return the names in a directory, not more than can be looked at; none if it is something else."""
+    """Return the names in a directory, at most as many as can be looked at; none if it is not a directory."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return names_below(directory, name, MOST_CONFIG_BYTES)
     return []

@@ -7,7 +7,7 @@
 Just before and just after each command the literal names of the table are looked for (an `lstat` each) below
 open directories: the working directory, and those above it up to the top of its repository. What was there
 before is the person's and stays, and so does what comes while no command runs. This is detection and no wall:
-who else writes such a name while a command runs loses it to the quarantine too, and gets it back by
+whoever else writes such a name while a command runs loses it to the quarantine too, and restores it by
 `subagent show RUN --restore`.
 """
 
@@ -145,7 +145,7 @@ class NameWatch:
         self._directories: list[tuple[Path, int, list[str]]] = []
 
     def _open(self) -> None:
-        """Open the directories when the first command begins: most workers hold them for nothing else."""
+        """Open the directories when the first command begins: most workers never need them."""
         with self._opening:
             for path in () if self._directories else _up_to_top(self._cwd):
                 names = literal_names(path)
@@ -331,11 +331,11 @@ _OF_GIT = (
     *("config", "config.worktree", "commondir"),
     *("rebase-merge/git-rebase-todo", "objects/info/alternates"),
 )
-"""What git executes by, and by which it reads the objects of another repository, which a box then shows."""
+"""The files by which git executes programs, or reads objects elsewhere, which a box then shows."""
 
 
 class Fingerprint(NamedTuple):
-    """The attributes of a file that each write, rename or change of mode alters; a directory's identity."""
+    """Attributes of a file that each write, rename or change of mode alters; of a directory, its identity."""
 
     device: int
     inode: int

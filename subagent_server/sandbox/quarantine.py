@@ -1,4 +1,4 @@
-"""What a run is not trusted with is moved out of its working directory, and can be restored.
+"""Files that other programs would execute are moved out of a run's working directory, and can be restored.
 
     quarantine = Quarantine(run_directory.below("quarantine"))
     kept = quarantine.take(directory, ".mcp.json", path, "the command")
@@ -205,7 +205,7 @@ class _Bounds:
                 os.rename(copy, new_name, src_dir_fd=target, dst_dir_fd=target)
 
     def _copy(self, source: int, name: str, target: int, new_name: str, mode: int, depth: int) -> None:
-        """Copy a file, or a link as one; below the top, what is none of these is left out."""
+        """Copy a file, or a link as a link; below the top, anything else is left out."""
         if stat.S_ISLNK(mode):
             os.symlink(os.readlink(name, dir_fd=source), new_name, dir_fd=target)
         elif stat.S_ISREG(mode):

@@ -81,7 +81,7 @@ _HOME = (
     *(".local/share/fnm", ".local/share/pnpm", ".local/share/virtualenvs"),
 )
 _UV_TOOLS = ".local/share/uv/tools"
-"""Each tool by itself: `uvx` writes files of its own next to them, and ends if it cannot."""
+"""Each tool on its own: `uvx` writes files of its own next to them, and fails if it cannot."""
 _NEXT_TO_PROGRAMS = ("lib", "lib64", "libexec", "include", "pyvenv.cfg")
 """What the programs of a directory `bin` use, next to it. Not `share`: people keep data in it."""
 

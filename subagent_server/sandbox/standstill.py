@@ -3,7 +3,7 @@
 Another process does it, and lets them continue even if the one that asked is killed:
 `python -m subagent_server.sandbox.standstill PID...`, with the first process of each box. It writes a byte
 when all have stopped, and lets them continue at the end of its input. It signals all processes of a namespace
-of pids at once, from inside: one that forks and exits, on and on, is missed by whoever looks for each.
+of pids at once, from inside: one that forks and exits, on and on, would escape a search for each.
 """
 
 import ctypes
@@ -80,7 +80,7 @@ def main(boxes: Sequence[int]) -> None:
 
 
 def _signalled(box: int, number: signal.Signals, deadline: float) -> bool:
-    """Signal all that is in the box of a process; what is in it may kill the one that comes to do it."""
+    """Signal everything in the box of a process; a program in there may kill the process that enters."""
     while not can_be_read(box):  # it has not ended, and its box with it
         child = os.fork()
         if not child:

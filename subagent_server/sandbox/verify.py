@@ -197,7 +197,7 @@ def rehearse_box(environment: Mapping[str, str], written: Sequence[Path] = ()) -
 
 
 def is_proven(program: Path) -> bool:
-    """Whether this bubblewrap has made a closed box here. Each box is looked at all the same."""
+    """Whether this bubblewrap has made a closed box here. Each box is still checked."""
     return program in _PROVEN
 
 

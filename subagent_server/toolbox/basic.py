@@ -24,7 +24,7 @@ from subagent_server.toolbox.workspace import Arguments, definition_of, parse_ar
 NO_ANSWER = "No answer came in time. Continue without one: choose what is safest and say so in your result."
 
 
-# Bounds are shown only: what refuses an excess has a sentence of its own.
+# Bounds are only shown here: the check that refuses an excess has a sentence of its own.
 _Option = Annotated[str, Field(json_schema_extra={"maxLength": MAX_OPTION_CHARACTERS})]
 
 
@@ -58,7 +58,7 @@ class AskParent(Tool):
         return definition_of(self.name, about, _AskArguments)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Ask, wait, and return the answer, or a text that no answer came."""
+        """Ask, wait, and return the answer, or a text for the model if none came."""
         asked = parse_arguments(_AskArguments, arguments)
         reply = await self._run.ask(asked.question, asked.options)
         return ToolResult.of_text(NO_ANSWER if reply.answer is None else reply.answer)

@@ -153,7 +153,7 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file as it was read: `text` without a byte order mark, `faithful` if that was all UTF-8."""
+    """A text file as it was read: `text` without a byte order mark, `faithful` if all bytes were UTF-8."""
 
     text: str
     bom: bool
@@ -430,7 +430,7 @@ class EditorTool(Tool):
         line = wanted.insert_line
         if line is None:
             raise BadArgument("The argument `insert_line` is missing: give the line to insert after, or 0.")
-        text = wanted.new_str if wanted.insert_text is None else wanted.insert_text  # as older editors had it
+        text = wanted.new_str if wanted.insert_text is None else wanted.insert_text  # its older name
         if text is None:
             raise BadArgument("The argument `insert_text` is missing: `insert` needs the text to put in.")
         return self._change(wanted, lambda name, before: insert_after(name, before, line, text))

@@ -124,7 +124,7 @@ class SearchTarget:
         return self._roots[directory]
 
     def never_enters(self, name: str) -> bool:
-        """Whether no search enters the directory of this name in the directory."""
+        """Whether no search enters the directory of this name in this one."""
         return name in _LEFT_OUT or self.scope.holds_runs((*self.parts, name))
 
     def never_entered(self) -> list[str]:

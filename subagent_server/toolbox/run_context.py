@@ -27,7 +27,7 @@ class RunContext(Protocol):
     """Everything that a runner and its tools may ask of their run."""
 
     retry_reason: str | None
-    """Why the request of the model that is on its way has failed so far: a timeout names it."""
+    """Why the model request under way has failed so far: a timeout names it."""
 
     @property
     def run_id(self) -> str:
@@ -203,7 +203,7 @@ class Permissions:
         self._allowed: set[str] = set()
 
     async def ask(self, tool: str, arguments: Any, why: str = "", *, lasts: bool = True) -> Permission:
-        """Ask whether `tool` may be called. Any answer that is no clear yes denies, and is the reason.
+        """Ask whether `tool` may be called. Any answer except a clear yes denies, and is the reason.
 
         Only a yes that `lasts` can be one for the run: what widens what the tools may do is asked each time.
 

@@ -362,7 +362,7 @@ def _text(line: _PrintedLine) -> str:
 
 
 def _is_binary(file: PathInside) -> bool:
-    """Whether ripgrep would pass over a file; one with a mark of UTF-16 is text. Raises OSError."""
+    """Whether ripgrep would skip a file as binary; a UTF-16 mark makes it text. Raises OSError."""
     with os.fdopen(file.open(os.O_RDONLY), "rb") as content:
         if not stat.S_ISREG(os.fstat(content.fileno()).st_mode):
             return False

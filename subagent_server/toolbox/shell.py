@@ -283,7 +283,7 @@ class Shell:
             return unsent[os.write(self._commands, unsent) :]
         except BlockingIOError:
             return unsent
-        except BrokenPipeError:  # the shell has just ended, which is noticed by itself
+        except BrokenPipeError:  # the shell has just ended, which its reader notices
             return memoryview(b"")
 
 

@@ -69,7 +69,7 @@ class TodoList:
     _number: int = 0
 
     def restore(self, kept: Sequence[Any]) -> None:
-        """Begin with the list of the run that this one continues; what is no entry is passed over."""
+        """Begin with the list of the run that this one continues; anything else in it is skipped."""
         for each in kept[:MOST_TODOS]:
             with suppress(ValidationError):
                 item = _KeptItem.model_validate(each)
@@ -132,7 +132,7 @@ class TodoList:
         return self.entries[number]
 
     def _note(self) -> None:
-        # The whole list each time: a reader needs the newest event alone.
+        # The whole list each time: a reader needs only the newest event.
         self.record("todos", todos=[{"id": number, **entry} for number, entry in self.entries.items()])
 
 

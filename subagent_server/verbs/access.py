@@ -326,9 +326,9 @@ def find_run(service: Service, name: str) -> str:
 
 
 def _may_be_first(service: Service, run_id: str) -> bool:
-    """Whether this is a run, and none that another run started.
+    """Whether this is a run that no other run started.
 
-    A run whose state cannot be read counts: `stop @last` shall not fall on an older run.
+    A run whose state cannot be read counts: `stop @last` must not stop an older run.
     """
     try:
         return service.store.read(run_id).parent_run_id is None

@@ -5,9 +5,9 @@ fragment of the address, which reaches neither a server nor a log. The page send
 session. A server writes into the directory where it listens, and by which process. A code is for that process
 alone: another one that has taken the port can do nothing with it, there or elsewhere.
 
-Sessions live in the memory of the server and end with it, so their secrets are worth nothing to who takes the
-port afterwards. Before a page sends anything again to a server that it has lost, the server has to answer the
-session's `knock` with the session's `proof`, which only the process that made the session can.
+Sessions live in the memory of the server and end with it, so their secrets are useless to whoever takes
+the port afterwards. Before a page sends anything again to a server that it has lost, the server has to answer
+the session's `knock` with the session's `proof`, which only the process that made the session can.
 """
 
 import hmac
@@ -91,7 +91,7 @@ class PageAccess:
         with self._open() as directory:
             _forget_old_codes(directory)
             try:
-                # of two that use it, one has it
+                # if two use it at once, one gets it
                 os.unlink(_code_file(code, processes.this_process()), dir_fd=directory.descriptor)
             except FileNotFoundError:
                 return None
@@ -118,7 +118,7 @@ class PageAccess:
             for name in _records(directory):
                 if _server(directory, name) is None:
                     directory.entry(name).unlink()
-            new = directory.entry(f"{_NEW}{process.pid}")  # half of one is taken for that of a server gone
+            new = directory.entry(f"{_NEW}{process.pid}")  # half a file looks like that of a server gone
             new.write(json.dumps(facts).encode())
             new.rename(directory.entry(f"{_SERVER}{process.pid}"))
 

@@ -59,7 +59,7 @@ def works_without_box(agent: AgentDefinition) -> bool:
 def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path) -> str | None:
     """Return why the programs of a run cannot have a box, as a part of a sentence, or None.
 
-    That a box works shows only when the run enters it.
+    Whether a box works is known only when the run enters it.
     """
     if agent.sandbox == "none":
         return "the agent file says `sandbox: none`"
@@ -82,7 +82,7 @@ def no_program_for_boxes(environment: Mapping[str, str], cwd: Path) -> str | Non
 
 
 def _is_missing(command: str, path: str | None, cwd: Path | None) -> bool:
-    """Whether a program is surely not there. Without `cwd`, a relative path may lead anywhere."""
+    """Whether a program is certainly missing. Without `cwd`, a relative path may lead anywhere."""
     if not command or _has_unset(command):
         return False
     if os.sep in command:
@@ -413,7 +413,7 @@ class RunnerChecks(Protocol):
         """Return the names in its working directory, and above it, that lead it to start programs."""
 
     def installing(self, agent: AgentDefinition) -> str:
-        """Return how that program comes here, as the end of a sentence."""
+        """Return how to install that program, as the end of a sentence."""
 
     def too_old(
         self, agent: AgentDefinition, environment: Mapping[str, str], written: Sequence[Path]

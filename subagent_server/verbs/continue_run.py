@@ -160,7 +160,7 @@ def _check_options(order: ContinueOrder, agent: AgentDefinition, *, is_flow: boo
 
 
 def _check_is_no_call(store: RunStore, meta: RunMeta, caller: Caller) -> None:
-    """Refuse a flow that a flow called: that one would not find what it pays for. Raises BadArgument."""
+    """Refuse a flow that a flow called, which would not find what this run pays for. Raises BadArgument."""
     if meta.parent_run_id is None or caller.is_child:
         return
     runner = None
@@ -176,7 +176,7 @@ def _check_is_no_call(store: RunStore, meta: RunMeta, caller: Caller) -> None:
 def _continued_once(store: RunStore, run_id: str, start: Callable[[], RunMeta], *, is_flow: bool) -> RunMeta:
     """Start the one run that continues a flow, or takes a worktree over; a second caller is refused.
 
-    Two runs of a flow would both pay for what neither finds on its record.
+    Two continuations would pay for the same calls, because neither has the other's record.
 
     Raises:
         CallerError: there is one.
@@ -223,7 +223,7 @@ def _check_can_be_continued(service: Service, observed: Observed, *, has_task: b
     if meta.status is Status.COMPLETED and not has_task:
         raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it should do next.")
     gone, launch = tree_is_gone(service.store.paths.run(meta.run_id)), meta.launch
-    # Of a run with a heartbeat that is known within two leases: until then the new run waits.
+    # If the old run has a heartbeat, this is known within two leases: until then the new run waits.
     if observed.live is None and not gone and (launch is None or launch.lease is None):
         host = launch.host if launch is not None else "another host"
         raise BadArgument(
@@ -331,7 +331,7 @@ def order_of(
             f"The prompt of run {run_id} held a secret, which is not kept: start a new run with "
             "the whole prompt."
         )
-    only_looks = request.flow is not None and request.flow.dry_run  # once more it would pay for its calls
+    only_looks = request.flow is not None and request.flow.dry_run  # it would pay for its calls once more
     if only_looks or not request.prompt.strip():
         why = "is a dry run" if only_looks else "has no prompt of its own, because it continued another run"
         raise BadArgument(f"Run {run_id} {why}: rerun run {request.continues_run_id}, or start a new one.")

@@ -117,7 +117,7 @@ def update_status(
 async def structured_result(
     service: Service, run_id: str, payload: str | None, caller: Caller
 ) -> dict[str, Any]:
-    """Return the field `output` of a result, if the agent of the run promises one and the run continues.
+    """Return the field `output` of a result, if the agent of the run promises one and the run has not ended.
 
     A run may not complete without the output that its agent promises, by whichever door it ends.
 
@@ -161,7 +161,7 @@ def _promised(service: Service, run_id: str, caller: Caller) -> Any:
 
 
 MAX_STORED_BYTES = MAX_PAYLOAD_BYTES + (1 << 20)
-"""More than any payload takes that was stored here: what cannot be compressed grows by far less."""
+"""No payload that was stored here is larger: one that cannot be compressed grows by far less."""
 _GZIP = b"\x1f\x8b"
 
 

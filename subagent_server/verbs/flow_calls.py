@@ -1,6 +1,6 @@
 """The calls of agents that a program has made, as lists show them: by phase, with state, cost and time.
 
-They come from the journal of the run, which is data: what has not the form of a call is passed over.
+They come from the journal of the run, which is data: a line without the form of a call is skipped.
 """
 
 from collections import defaultdict

@@ -91,7 +91,7 @@ def _offset(cursor: str | None) -> int | None:
 
 
 def _page(run_id: str, stream: str, file: Entry, offset: int | None, lines: int) -> LogPage:
-    """Return a page; of long lines fewer, which follow on the next page; at the tail the newest stay."""
+    """Return a page. Of long lines it has fewer, and the next page the rest; at the tail the newest stay."""
     found = page(file, offset, lines, PAGE_CHARACTERS)
     text = "\n".join(found.lines)
     if len(text) > PAGE_CHARACTERS and offset is None:
@@ -116,7 +116,7 @@ def _whole(service: Service, run_id: str, stream: str) -> str:
 
 Event = dict[str, Any]
 MAX_BYTES = 256 * 1024
-"""How much one look reads. Of more, the newest is read: a feed is for watching, not a record."""
+"""How much one look reads. If there is more, it reads the newest: a feed is for watching, not a record."""
 _MAX_LINES = 5_000
 
 

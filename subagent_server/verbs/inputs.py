@@ -101,7 +101,7 @@ def cwd_of_child(service: Service, named: str | None, parent: ParentDirectories)
 
 
 def cwd_of_agent(service: Service, agent: AgentDefinition) -> Path | None:
-    """Return the real path of the directory that the agent file itself names: its author's word holds."""
+    """Return the real path of the directory that the agent file itself names: its author decides."""
     if not agent.cwd:
         return None
     return Path(os.path.realpath(cwd_of_user(service, agent.cwd)))
@@ -147,7 +147,7 @@ def _not_to_enter(named: str | None, why: str | None) -> BadArgument:
 MAX_TEXT_BYTES = 2_000_000
 MAX_BINARY_BYTES = 24_000_000
 MAX_TOTAL_BYTES = 32_000_000
-"""Of all files of a run as they are sent, others than text in base64: the API takes a request of 32 MB."""
+"""Of all files of a run as they are sent, in base64 unless text: the API takes a request of 32 MB."""
 MAX_FILES = 50
 _MAX_NAME_BYTES = 200
 _HEAD_BYTES = 8192
@@ -339,7 +339,7 @@ def masker_at_start(service: Service, agent: AgentDefinition, caller: Caller) ->
 
 
 NAMES_ON_DISK = ("name", "agents")
-"""By these names the definition on disk is found and asked, so they stay whole."""
+"""The definition on disk is found by these names, so they stay whole."""
 _MASKED_PROMPT = (
     f"A secret in the prompt is {MASK} in the records of the run, for no secret is written to disk: "
     "the run has read the prompt itself, but cannot be started anew from its records."

@@ -1,7 +1,7 @@
 """The verb `list_runs`, and the rows of every other list.
 
 A list reads the runs that may live, known by their marks in `.changes`, and then the others one by one, the
-newest first, until it has enough rows. Only a filter, which may pass over many, needs a bound.
+newest first, until it has enough rows. Only a filter, which may skip many, needs a bound.
 
 Tested in `tests/cli/test_ls.py`, `tests/verbs/test_run_case.py`, `tests/cli/test_stats.py`,
 `tests/cli/test_compare.py` and `tests/cli/test_trees.py`.
@@ -106,7 +106,7 @@ class RunList:
     `active` are the unfinished runs: first runs that need an answer, then working runs, then runs being
     ended. `over()` yields the others, the newest first, and reads them one by one. `left_out` are the
     unfinished runs of other parents. `is_cut`: `over()` came to its bound; with `whole` it has none.
-    Runs whose ids are not `named` so are not looked at.
+    Runs whose ids `named` refuses are not looked at.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class LiveRun:
         return None if worker is None else cls(worker, root, agents, writes, hides)
 
     def writes_in(self, directory: Path) -> bool:
-        """Whether programs in its boxes can write in a directory, or below it."""
+        """Whether programs in its boxes can write to a directory, or below it."""
         return any(directory.is_relative_to(each) or each.is_relative_to(directory) for each in self.writes)
 
     def writes_records_of(self, root: Path) -> bool:

@@ -81,7 +81,7 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
 
 
 def _alone(service: Service) -> AbstractContextManager[None]:
-    """Hold off other merges of this user: of two that git makes at once, one may stay half in the index."""
+    """Hold off other merges of this user: if git makes two at once, one may stay half in the index."""
     state = service.settings.state_directory
     return (
         nullcontext() if state is None else locks.exclusive(PrivateDirectory(state).entry(_LOCK), GIT_SECONDS)
@@ -146,7 +146,7 @@ def _merged(
 def _target(
     service: Service, meta: RunMeta, worktree: Worktree, caller: Caller
 ) -> tuple[Path, Reader | None]:
-    """Return the working copy to merge into, and what reads it if it is the worktree of a run.
+    """Return the working copy to merge into, and its reader if it is the worktree of a run.
 
     A worktree that has gone, because its run had no changes of its own, is passed over on the way up.
     """

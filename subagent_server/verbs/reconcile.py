@@ -67,7 +67,7 @@ def record_tree_usage(store: RunStore, run_id: str) -> None:
     A live run adds up the cost itself at its end. The run writes its end first and looks at its children
     second, a child the other way round: so at least one of the two sees the other.
 
-    A run above that cannot be read, or is gone, has nobody who could want its sum, nor has any above it.
+    If a run above cannot be read, or is gone, nobody needs its sum, nor that of any run above it.
 
     Raises:
         SubagentError: a state cannot be written, or this run not read. The next call for the tree writes it.
@@ -384,7 +384,7 @@ def _verdict(run: RunPaths, ended: dict[str, Any], silence: str | None = None) -
 
 
 def _last_words(run: RunPaths) -> str:
-    """Return what was printed last on the host of a run that never began: that it has no such Python."""
+    """Return what was printed last on the host of a run that never began, such as that Python is missing."""
     with suppress(OSError, StorageFailed):
         printed = run.worker_out.read(RECORD_BYTES).decode("utf-8", "replace").strip()
         if line := visible(printed.rpartition("\n")[2])[-_MOST_WORDS:]:
@@ -499,7 +499,7 @@ def sweep_orphans(run: RunPaths) -> None:
         left = [*marks.processes_of(run.run_id), *([] if worker is None else [worker])]
         left += processes.descendants([identity.pid for identity in left], spare=is_spared)
         sent = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
-        quiet = 0 if any(sent) else quiet + 1  # what another user owns cannot be ended, and is not waited for
+        quiet = 0 if any(sent) else quiet + 1  # one of another user cannot be ended, and is not waited for
     GROUPS.remove(run.run_id)
     worker = marks.dying_worker(run)
     if worker is not None:
@@ -556,7 +556,7 @@ def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
 FRESH = 4
 """A beat younger than this part of a lease is that of a living run."""
 BEGIN_SECONDS = 120.0
-"""What is in no queue begins within so long after it was published, or never: a starter has half of it."""
+"""A run in no queue begins within so long after it was published, or never: a starter has half of it."""
 _MOST_NAME = 64
 
 
@@ -598,7 +598,7 @@ def _look_elsewhere(run: RunPaths, meta: RunMeta, kind: str, lease: float) -> tu
     if sight.state in ("waiting", "ended"):
         return sight.state == "waiting", sight.words
     says = f"; {sight.words}" if sight.words else ""
-    # 4. Without a beat its process is on its way, or will never come. To call it dead is safe in either
+    # 4. Without a beat its process is still starting, or will never start. To call it dead is safe in either
     #    case: a shim that begins reads the state first.
     if age is None:
         if is_starting or sight.state == "working":

@@ -101,7 +101,7 @@ def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None
 def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Pruned]:
     """Remove old runs, and starts that never were, the newest first; yield each, and last those that stay.
 
-    A kill in between leaves the rest for the next time, and no run by halves. With `dry_run` nothing changes.
+    A kill in between leaves the rest for the next time, and no run half removed. `dry_run` changes nothing.
 
     Raises:
         ForeignRoot: the root is not ours.
@@ -145,7 +145,7 @@ def sweep(store: RunStore) -> None:
     removed = store.paths.removed
     with suppress(OSError):
         for name in removed.names():
-            # Another removal may be at it: to that it is gone then, and not what could not be deleted.
+            # Renamed first: another removal at work on it then finds it gone, and not impossible to delete.
             left = removed.entry(f"{name.partition('.')[0]}.{secrets.token_hex(4)}")
             with suppress(OSError):
                 removed.entry(name).rename(left)

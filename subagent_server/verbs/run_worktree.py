@@ -74,7 +74,7 @@ def worktree_of(store: RunStore, run_id: str) -> tuple[Worktree | None, Worktree
 
 
 def reader_at(store: RunStore, path: Path) -> Reader | None:
-    """Return what reads the worktree that a run of this root has at a path; None if none has it.
+    """Return the reader of the worktree that a run of this root has at a path; None if none has it.
 
     Raises:
         GitFailed, NotOurs: its repository cannot be opened.
@@ -345,7 +345,7 @@ def open_worktree(store: RunStore, run_id: str) -> str | None:
 
 
 def is_settled(store: RunStore, meta: RunMeta) -> bool:
-    """Whether the worktree of an ended run is settled, if it has one; what was not is tried once more."""
+    """Whether the worktree of an ended run is settled, if it has one; if it is not, this tries once more."""
     if meta.worktree is None:
         return True
     with suppress(UnreadableMeta):

@@ -52,7 +52,7 @@ class AgentRegistry:
         self._keep_seconds, self._looked_at = 0.0, -math.inf
 
     def keep_for(self, seconds: float) -> None:
-        """Look at the files at most once in this time from now on: there are many who ask."""
+        """Look at the files at most once in this time from now on: many callers ask."""
         self._keep_seconds = seconds
 
     @classmethod

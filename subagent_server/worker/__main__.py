@@ -44,7 +44,7 @@ from subagent_server.worker.worker_run import WorkerRun
 _SUPERVISOR = "subagent_server.worker.supervisor"
 _NICENESS = 5
 _FEWEST_FILES = 16
-"""How many files a worker has to be able to open besides those it begins with: with fewer it fails midway."""
+"""How many more files a worker has to be able to open than it begins with: with fewer it fails midway."""
 
 
 def main(arguments: list[str]) -> None:

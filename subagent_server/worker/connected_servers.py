@@ -66,7 +66,7 @@ async def connect_servers(setup: RunnerSetup, own_names: Collection[str], build:
 class AgentAsServer(ServerConnection):
     """An agent that its parent has as an MCP server (`agents/named_servers.py`): one tool, and no process.
 
-    So it has all that a server has (`prefix`, `enabledTools`, functions of code mode), and a call does what
+    It has all that a server has (`prefix`, `enabledTools`, functions of code mode), and a call does what
     a call of the parent's own tools does: the clock stops while it waits for the run.
     """
 

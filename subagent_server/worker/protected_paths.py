@@ -41,7 +41,7 @@ from subagent_server.worker.worker_run import WorkerRun
 
 _PACKAGE = Path(__file__).parents[1]
 _MOST_ENTRIES = 20_000
-"""Of the directories of agents, as many as are looked at for agents."""
+"""How many directories of agents are looked at for agents."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def protected_paths(
         # 2. Find where boxes write: never in a working directory that holds a home directory.
         written += [] if shows_too_much(cwd, homes(environment)) else [cwd]
         written += map(_real, [*agent.write_elsewhere, *agent.written_by_servers])
-    # 3. Make what is missing of ours there, which a run could make; note this run, and find the others.
+    # 3. Make our directories that are missing there, or a run could; note this run, and find the others.
     with _noting(state_directory_of(environment)):
         for each in ours:
             if any(map(each.is_relative_to, written)):
@@ -208,7 +208,7 @@ def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Pa
     configuration, state = ([_real(str(each))] if each is not None else [] for each in named)
     zygotes = cwd / (environment.get("SUBAGENT_RUNTIME_DIR") or default_directory())
     with suppress(OSError):
-        if zygotes.lstat().st_uid != os.getuid():  # no zygote uses it; a link could lead to where runs work
+        if zygotes.lstat().st_uid != os.getuid():  # no zygote uses it: a link could lead to where runs work
             return configuration, state
     return configuration, [*state, _real(zygotes)]
 

@@ -53,7 +53,7 @@ class RunnerSetup:
             self.run.record("warning", message=warning)
 
     def tools(self, own: Sequence[Tool], listed: Sequence[Tool], box: Callable[[], Box] | None) -> RunTools:
-        """Return what an extension gets to make tools of: the run's `own`, and those of its MCP servers."""
+        """Return what an extension makes tools from: the run's `own` tools, and those of its MCP servers."""
         return RunTools(
             agent=self.agent,
             run=self.run,

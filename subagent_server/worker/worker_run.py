@@ -322,8 +322,8 @@ class WorkerRun:
     async def _closed(self, message: Message, until: float) -> Message:
         """Return the question once it is answered or has expired, on the monotonic clock at `until`.
 
-        The wall clock may have been set meanwhile: back, it would lengthen the wait; on, the shim would take
-        this process for one that is late.
+        The wall clock may have been set meanwhile. If it was set back, it would lengthen the wait; if it was
+        set forward, the shim would judge this process late.
         """
         while True:
             meta = self.meta()
@@ -557,7 +557,7 @@ class ModelCalls:
 class WorkClock:
     """Runs while at least one stretch of work is open. Stretches overlap; a wait suspends its stretch.
 
-    A program of code mode is one stretch that may wait for many runs at once: then less than none is open.
+    A program of code mode is one stretch that may wait for many runs at once: then the count is below zero.
     """
 
     def __init__(

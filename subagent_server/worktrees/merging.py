@@ -142,7 +142,7 @@ def _merged(git: Git, order: MergeOrder, head: str, signer: Git | None) -> str:
 
 
 def _rebased(git: Git, order: MergeOrder, head: str, signer: Git | None) -> str:
-    """Return the last of the commits of the branch, made again one by one on top of `head`."""
+    """Return the last of the commits of the branch, rebased one by one on `head`."""
     words = ("rev-list", "--topo-order", order.tip, f"^{head}", f"^{order.base}")
     made = head
     for commit in git.line("list the commits", *words, "--reverse", "--no-merges").split():
@@ -157,7 +157,7 @@ def _rebased(git: Git, order: MergeOrder, head: str, signer: Git | None) -> str:
 
 
 def _picked(git: Git, order: MergeOrder, commit: str, head: str, signer: Git | None) -> str:
-    """Return a commit made again on top of `head`, or `head` if that has its change already.
+    """Return a commit rebased on `head`, or `head` if that has its change already.
 
     `git merge-tree` learns its base from the history, so it gets three commits that have no other history.
     """

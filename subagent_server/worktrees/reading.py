@@ -46,7 +46,7 @@ MAX_PACK_BYTES = 4 << 30
 _MOST_MEMORY = "2g"
 """For one object, so that a small pack cannot expand to an endless one."""
 _LOOK_SECONDS = 60.0
-"""Of a look that changes nothing, which a run can make wait for good."""
+"""The bound of a look that changes nothing, which a run could otherwise block for ever."""
 MOST_NAMED = 200
 """How many files of each kind that no commit can hold are named: there may be too many to list."""
 _MOST_HEADER = 5 << 20
@@ -327,7 +327,7 @@ class Reader:
         history: bool = True,
         writes: bool = False,
     ) -> Iterator["subprocess.Popen[bytes]"]:
-        """Start the script, and see to its end. Raises GitFailed, OSError."""
+        """Start the script, and make sure that it ends. Raises GitFailed, OSError."""
         worktree, files = self.worktree, Path(self.worktree.path)
         store = store_of(worktree) if history and store_of(worktree).is_dir() else None
         with scratch(worktree) as directory, tempfile.TemporaryFile() as complaint:

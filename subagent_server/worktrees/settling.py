@@ -56,7 +56,7 @@ def settle_worktree(
     commits = int(git.line("count the commits", "rev-list", "--count", left.tip, f"^{worktree.base}"))
     if not (commits or notes):
         going = state.model_copy(update={"phase": "removing", "tip": worktree.base, "commits": 0})
-        begin_removal(going)  # first: whoever finds a removal that was cut carries it to its end
+        begin_removal(going)  # first: whoever finds a removal that was cut completes it
         return _removed(worktree, going, git)
     if left.tip != start:
         set_reference(git, branch, left.tip)
@@ -79,8 +79,8 @@ def settle_worktree(
 def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]]:
     """Return what the run has left, and remarks on it.
 
-    Commits that could not be read the time before either are left out: nobody has to do without the files
-    because of them.
+    Commits that could not be read the time before either are left out: they must not keep the files from
+    being brought home.
     """
     worktree = reader.worktree
     if not is_directory(Path(worktree.path)) and not is_directory(store_of(worktree)):

@@ -37,7 +37,7 @@ _COPIED = (
 )
 """The settings of the user that a store has too: none names a program or a path."""
 _SIGNING = ("commit.gpgsign", "tag.gpgsign", "gpg.format", "user.signingkey")
-"""What the store of a run without a box has too: in a box there is no key."""
+"""Further settings, for the store of a run without a box: in a box there is no key."""
 _OURS = {
     "core.bare": "false",
     "core.fsync": "committed,reference,index",
@@ -45,7 +45,7 @@ _OURS = {
     "maintenance.auto": "false",  # from git 2.54 on it packs in the background without `gc`, too
 }
 _HELD = ("config", "hooks", "info", "commondir", "objects/info/alternates")
-"""What decides what git executes and where it reads. `commondir` could name another configuration."""
+"""The files that decide what git executes and reads. `commondir` could name another configuration."""
 
 
 class NotOurs(HostError):

@@ -349,6 +349,6 @@ def _rename(flat: dict[str, Any]) -> dict[str, str]:
 
 
 def free_name(name: str, taken: Collection[str], most: int | None = None, mark: str = "_") -> str:
-    """Return `name`, or if it is taken its beginning of at most so many characters, with a number behind."""
+    """Return `name`; if it is taken, its beginning of at most so many characters, with a number behind it."""
     numbered = (f"{name[:most]}{mark}{number}" for number in count(2))
     return next(free for free in chain([name], numbered) if free not in taken)

@@ -49,9 +49,9 @@ from subagent_server.toolbox.mcp.transport import NetworkTransport, StdioTranspo
 
 
 _LOST = ("Connection closed", "Session terminated", "SSE stream")
-"""How the SDK words a lost connection; servers use its error codes for other things as well."""
+"""The SDK's text for a lost connection; servers use its error code for other things as well."""
 _BY_STATUS = "Server returned an error"
-"""How it words every HTTP status that it has no other words for."""
+"""Its text for every HTTP status without a text of its own."""
 _NO_MESSAGE = "Failed to parse JSON response"
 """How it begins what names its own types."""
 _SENT_NONE = "sent what is no message of the protocol"
@@ -134,7 +134,7 @@ def _reason(error: BaseException, definition: ServerDefinition) -> str:
 
 
 def _why_not_started(error: OSError, command: str | None) -> str:
-    if command is None:  # what a connection meets is of another class
+    if command is None:  # the errors of a connection are of another class
         return f"the certificates that SSL_CERT_FILE names cannot be read ({error.strerror})"
     if isinstance(error, FileNotFoundError) and error.filename in (None, command):
         return f"there is no program {command!r} here or in PATH"

@@ -176,7 +176,7 @@ class NetworkTransport:
     definition: ServerDefinition
     trouble: str | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Never set: whether such a server is there shows at the next call."""
+    """Never set: only the next call finds out whether such a server is there."""
     grace: float = 0.0
     _context: Any = field(default=None, init=False)
 
