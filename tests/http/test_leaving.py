@@ -4,10 +4,7 @@ import signal
 import socket
 import time
 
-import pytest
-
 from subagent_server.run import locks
-from tests.helpers.mcp_client import Mode
 from tests.helpers.raw_server import MODERN, tool_call
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
@@ -42,17 +39,14 @@ def test_a_server_that_is_told_to_leave_ends_streams_and_calls_within_5_s(world:
         assert view["runId"] == run_id and view["messages"]
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_after_a_killed_server_a_new_connection_finds_its_runs_and_waits_again(
-    world: World, mode: Mode
-) -> None:
+def test_after_a_killed_server_a_new_connection_finds_its_runs_and_waits_again(world: World) -> None:
     world.agent_saying(asks("Which colour?"), says("Painted."))
     with world.http_server() as server:
         session = Session(server)
         run_id = session.call("run_worker", prompt="Paint it.")["runId"]
         with session.stream(tool_call(2, "wait_for_runs", waitSeconds=60)):
             pass
-    with world.http_server() as server, server.parent("another", mode) as parent:
+    with world.http_server() as server, server.parent("another", "legacy") as parent:
         (view,) = parent.call("wait_for_runs", waitSeconds=30)["runs"]
         assert view["runId"] == run_id and view["messages"], "its server has gone, so all parents hear it"
         parent.call("reply_subagent", runId=run_id, answer="Red.")
