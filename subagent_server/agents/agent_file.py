@@ -117,7 +117,7 @@ class Origin:
 
 @dataclass
 class Reading:
-    """One file in the course of reading: what is known of it besides the values of its parts."""
+    """One file while it is read: what is known of it besides the values of its parts."""
 
     notes: Notes
     origin: Origin = Origin(Path(), "")
@@ -156,7 +156,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Key:
-    """A key that is being read, by the name that people know it by: `limits.maxTurns`."""
+    """A key that is being read, by the name in the file: `limits.maxTurns`."""
 
     name: str
     line: int | None
@@ -418,7 +418,7 @@ def _runner(value: Value, key: _Key) -> object:
         key.reading.program = ACP_PROGRAMS[name]
         return "acp"
     if isinstance(name, str) and name not in (names := get_args(RunnerName)):
-        known = [each for each in (*names, *ACP_PROGRAMS) if each != "flow"]  # that is one by its name
+        known = [each for each in (*names, *ACP_PROGRAMS) if each != "flow"]  # a flow is one by its file name
         raise WrongValue(f"must be one of {', '.join(known)}, not {shorten(name)}")
     return name
 

@@ -42,7 +42,7 @@ _OPENCODE = {
 
 @dataclass
 class Guards:
-    """What the guards of one file come to: tools that are taken away, tools to ask for, and refusals."""
+    """The effect of the guards of one file: tools that are taken away, tools to ask for, and refusals."""
 
     notes: Notes
     mode: tuple[PermissionMode, str, int] | None = None
@@ -102,7 +102,7 @@ class Guards:
             self.denied += _WRITERS
         if mode == "bypassPermissions" or agent.runner != "messages":
             return
-        if mode in ("plan", "dontAsk"):  # what would be asked for is refused
+        if mode in ("plan", "dontAsk"):  # tools that would be asked for are refused
             self.denied += [*_WRITERS, CODE_TOOL_NAME]
         elif mode in ("default", "acceptEdits"):
             self.asked += ["Bash"] if mode == "acceptEdits" else _WRITERS
@@ -112,7 +112,7 @@ class Guards:
 
 
 def _not_kept(mode: PermissionMode, agent: AgentDefinition) -> Iterator[str]:
-    """Yield what the built-in loop cannot bound by a permission mode."""
+    """Yield the tools that the built-in loop cannot bound by a permission mode."""
     if mode == "auto":
         yield "any tool"
         return

@@ -102,7 +102,7 @@ def unknown_model(agent: AgentDefinition) -> str | None:
 
 _MOST_NAMED = 10
 _MOST_STEPS = 1_000
-"""Of what takes more steps to see it is supposed that it is there. A new pattern takes 0.15 ms."""
+"""A name that takes more steps to look for counts as there. A new pattern takes 0.15 ms."""
 _LONGEST_TOOL = 200
 """Characters: no API takes a tool of such a name."""
 ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structuredoutput"})
@@ -110,7 +110,7 @@ ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structured
 _STARTS_AGENTS = frozenset({"task", "agent", *COMMANDS})
 """Names of tools that an agent has which may start others."""
 _CALLED_BY_RUN = ("bash", "view", "edit", "grep", "glob", "ls", "todos")
-"""What of a `Selection` the run calls, so that it can ask first: the API calls the tools of the web."""
+"""The tools of a `Selection` that the run calls, so that it can ask first: the API calls the web tools."""
 _ELSEWHERE = {
     "bashoutput": "Bash",
     "killbash": "Bash",
@@ -138,7 +138,7 @@ _OF_OTHERS = {
     **dict.fromkeys(("view", "view_file"), "Read"),
     "list_directory": "LS",
 }
-"""Tools of other programs, whose names are too unlike ours, and ours. Who takes such a tool away means it."""
+"""Tools of other programs with names unlike ours, and ours. Whoever takes such a tool away means ours."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
                 f"{key}: {named} asks for a restriction that the built-in loop cannot keep: name the tool "
                 "without the part in parentheses, leave it out, or choose `runner: claude`, which keeps it.",
             )
-    # What is taken away and was never here needs no word, unless another tool was meant.
+    # A tool that is taken away and was never here needs no warning, unless another tool was meant.
     taken_away = [name for name in missing_guarded(agent, agent.disallowed_tools) if name.nearest]
     for key, missing in (("disallowedTools", taken_away), ("ask", _not_askable(agent))):
         if missing:

@@ -40,7 +40,7 @@ from subagent_server.run.errors import BadArgument, CallerError, shorten
 PROJECT_FILE = ".mcp.json"
 USER_FILE = ".claude.json"
 MAX_USER_FILE = 16 << 20
-"""Bytes. Claude Code keeps what was pasted there, so it grows beyond what a file of a project may have."""
+"""Bytes. Claude Code keeps pasted texts there, so it grows larger than a file of a project may be."""
 
 
 class UnknownServer(CallerError):

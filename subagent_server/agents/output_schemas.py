@@ -1,7 +1,7 @@
 """The schema of an agent's structured result, inline or in a file: JSON Schema of drafts 4 to 2020-12.
 
 Anybody's agent file is read by everybody's listing, so reading a schema costs at most a tenth of a second:
-what has too many values, or patterns too costly to compile, is refused. Nothing is ever looked up for a
+one with too many values, or patterns too costly to compile, is refused. Nothing is ever looked up for a
 reference: a schema contains what it needs.
 """
 

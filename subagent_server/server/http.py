@@ -133,7 +133,7 @@ async def serve_http(
         serving = asyncio.create_task(http.serve([door.listener]))
         left = asyncio.create_task(leaving.wait())
         await asyncio.wait([serving, left], return_when=asyncio.FIRST_COMPLETED)
-        # 1. Nobody new comes in, and the streams of changes end, as the protocol has it.
+        # 1. No new peer is admitted, and the streams of changes end, as the protocol has it.
         http.accept_no_more()
         clients.end_streams()
         if page is not None:
@@ -151,7 +151,7 @@ async def serve_http(
         await http.close(CLOSE_SECONDS)
         await serving
     door.close()
-    os._exit(0)  # a thread that still waits would hold the leave up
+    os._exit(0)  # a thread that still waits would delay the exit
 
 
 def assemble(
@@ -198,7 +198,7 @@ class HttpServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level="error",  # every peer without a token could write lines of warnings
+                log_level="error",  # else every peer without a token could write lines of warnings
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
@@ -441,7 +441,7 @@ class SessionEvents(EventStore):
 
     def _drop(self) -> None:
         oldest = time.monotonic() - MAX_EVENT_SECONDS
-        while len(self._kept) > 1:  # who resumes its stream at this moment still awaits the newest
+        while len(self._kept) > 1:  # a client that resumes its stream at this moment still awaits the newest
             first = next(iter(self._kept.values()))
             if len(self._kept) <= MAX_EVENTS and self._bytes <= MAX_EVENT_BYTES and first.at >= oldest:
                 return

@@ -311,7 +311,7 @@ class Outbox:
                 self._dropped += 1
 
     async def flush(self) -> None:
-        """Send all that waits. Of two that flush the second waits for the first."""
+        """Send all that waits. If two flush at once, the second waits for the first."""
         async with self._one_at_a_time:
             while self.waiting:
                 with self._lock:
@@ -322,7 +322,7 @@ class Outbox:
 
 
 def level_of(event: Event) -> LoggingLevel:
-    """Return how severe an event is: thoughts debug, trouble that was got over warning, failures error."""
+    """Return how severe an event is: thoughts debug, recovered trouble warning, failures error."""
     kind = event.get("type")
     if kind == "run_ended" and event.get("status") == "failed":
         return "error"

@@ -20,7 +20,7 @@ HALF_CHARACTER = "holds half a character (a lone surrogate such as \\ud800): sen
 
 @dataclass(frozen=True)
 class BadMessage:
-    """What is not a message: what is wrong with it, and whether a request waits for the answer, and which."""
+    """Something that is not a message: what is wrong with it, and which request waits for an answer."""
 
     why: str
     code: int = types.INVALID_REQUEST

@@ -1,4 +1,4 @@
-"""The MCP server over stdio: one client on two descriptors, and a quick leave that touches no run.
+"""The MCP server over stdio: one client on two descriptors, and a quick exit that touches no run.
 
 The SDK's own transport loses the id of a line that is no message: such a request would wait for ever.
 """
@@ -188,7 +188,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         self._takes_batches = False
         self._more_is_read = False
         """Whether a whole line lies behind the last one that was yielded."""
-        self._messages = self._read_messages()  # one for all loops: the SDK looks at the first message alone
+        self._messages = self._read_messages()  # one for all loops: the SDK looks only at the first message
 
     async def receive(self) -> SessionMessage:
         """Return the next message. Raises anyio.EndOfStream: there will be none."""

@@ -1,4 +1,4 @@
-"""The agents that a program calls: each call is an ordinary run, and what is paid is never paid again.
+"""The agents that a program calls: each call is an ordinary run, and no call is paid twice.
 
 The record of a call is the directory of its run, whose request has the identity of the call. A program that
 makes the same call again, in the same run or in one that continues it, gets the result on record.
@@ -271,7 +271,7 @@ class AgentCalls:
         meta = (await self._look(known)).meta
         is_ours = meta.parent_run_id == self._run.run_id
         if not meta.status.is_terminal and not is_ours and not self._options.dry_run:
-            # its parent has ended, and so shall it: what it has done so far is kept, and continued
+            # its parent has ended, so it is stopped too: what it has done so far is kept, and continued
             await asyncio.to_thread(lambda: stop(self._service, known, "its flow is continued", self._caller))
             meta = await self._until(known, lambda run: run.meta if run.meta.status.is_terminal else None)
         has_begun = meta.started_at is not None
@@ -306,7 +306,7 @@ class AgentCalls:
         return run_id
 
     async def _fill(self, filled: asyncio.Event, run_id: str) -> None:
-        """Let the others start when the first run has had its first answer, or enough time for it."""
+        """Let the other runs start when the first one has had its first answer, or enough time for it."""
         run = self._store.paths.run(run_id)
 
         def has_answered() -> bool | None:
@@ -391,7 +391,7 @@ class AgentCalls:
     def _answered(self, run_id: str, message_id: str, answer: str) -> None:
         try:
             reply(self._service, run_id, answer, message_id, caller=self._caller)
-        except SubagentError:  # else somebody has answered meanwhile, or it has ended
+        except SubagentError:  # else somebody has answered meanwhile, or the run has ended
             if message_id in _pending(observe(self._store, run_id).meta):
                 raise
 
@@ -451,12 +451,12 @@ class AgentCalls:
         assert found is not None  # the wait has no end
         return found
 
-    # -- what is recorded besides
+    # -- further records
 
     async def tool_reply(
         self, function: str, arguments: dict[str, Any], call: Callable[[], Awaitable[Reply]]
     ) -> Reply:
-        """Return the reply of a tool that changes something: that on record, else what `call` brings."""
+        """Return the reply of a tool that changes something: the one on record, else the result of `call`."""
         try:
             return await self._recorded("tool", [function, arguments], call)
         except _Failed as failed:

@@ -57,7 +57,7 @@ _SHOWN = 300
 _KEPT = 2_000
 _UNKNOWN = "it is not known what it did: the program ended before its answer"
 _LOOK_UPS = {"help": Catalogue.help, "search_tools": Catalogue.search}
-"""What a program asks about its tools, which is no call of one."""
+"""The questions of a program about its tools, which are not calls of one."""
 
 _RULES = """\
 Run a program in Python {version}. One program does what would take many tool calls: it loops, filters and \
@@ -90,7 +90,7 @@ async def with_programs(setup: RunTools) -> list[Tool]:
 
 
 async def programs_of(setup: RunTools) -> "Programs":
-    """Return what the programs of a run have in common. Raises as `with_programs` does."""
+    """Return what the programs of a run share. Raises as `with_programs` does."""
     code_mode = setup.agent.code_mode or CodeMode()
     functions = Functions()
     if setup.listed:
@@ -114,7 +114,7 @@ async def programs_of(setup: RunTools) -> "Programs":
 
 @dataclass(frozen=True)
 class Programs:
-    """What the programs of a run have in common. `version` is that of the interpreter of `environment`."""
+    """What the programs of a run share. `version` is that of the interpreter of `environment`."""
 
     setup: RunTools
     functions: "Functions"
@@ -225,7 +225,7 @@ class ProgramRecord:
 
 @dataclass
 class Called:
-    """What a call of a tool has brought: the reply to the program, what the model sees of it, and remarks."""
+    """The outcome of a call of a tool: the reply to the program, what the model sees of it, and remarks."""
 
     reply: Reply
     media: Sequence[ContentBlock] = ()
@@ -330,7 +330,7 @@ class ProgramCalls:
             return {"error": error.sentence}
 
     async def _called(self, function: ToolFunction, arguments: dict[str, Any]) -> Reply:
-        """Call a tool; a flow gets what is on record, unless the tool changes nothing."""
+        """Call a tool; a flow gets the result on record, unless the tool changes nothing."""
 
         async def called() -> Reply:
             brought = await self.functions.call(function, arguments)

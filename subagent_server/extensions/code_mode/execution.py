@@ -4,7 +4,7 @@
 2. The walls of its box are looked at from outside, before it gets its task: until then it runs nothing of the
    model.
 3. It gets the code and the names of its functions; its calls are answered until it has ended or is ended.
-4. All that is left of it is killed, and only then is its end judged: a process it leaves could still write.
+4. All that is left of it is killed, and only then is its end judged: a process left behind could still write.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ class ProgramClock:
 
 Reply = dict[str, Any]
 Later = Callable[[], Awaitable[Any]]
-"""Makes a reply, which may be large: of those that wait to be sent one is in memory, and not 1,024."""
+"""Makes a reply, which may be large: only one reply that waits to be sent is in memory, and not 1,024."""
 Answerer = Callable[[str, dict[str, Any]], Awaitable[Reply | Later]]
 """Answers a call of a function with `value`, `text` (and `value`), or `error`, at once or later."""
 
@@ -580,7 +580,7 @@ class Execution:
 
 
 async def _last_records(channel: Channel, serving: "asyncio.Task[None]") -> None:
-    """Take what the program wrote before it ended; the calls that are still under way get no more time."""
+    """Read what the program wrote before it ended; the calls that are still under way get no more time."""
     closed = asyncio.create_task(channel.closed.wait())
     await asyncio.wait([closed, serving], timeout=_LAST_RECORDS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     closed.cancel()

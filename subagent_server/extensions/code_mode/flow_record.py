@@ -1,4 +1,4 @@
-"""What a flow has learnt that is not the result of a run: `code/001/record.jsonl`, a line a value.
+"""The values that a flow got from elsewhere than a run: `code/001/record.jsonl`, a line for each.
 
 A flow that is continued gets the same values again: bases of worktrees, merges, answers of people, results
 of tools, moments and numbers. A file of a run directory is data: what has not the form of a line is passed
@@ -35,7 +35,7 @@ class FlowRecord:
                 for offset, line in durable.placed_records(file):
                     if isinstance(name := line.get("name"), str):
                         self._positions[name] = file, offset
-            except OSError as error:  # without it what a tool has done would be done once more
+            except OSError as error:  # without it, the effect of a tool would come a second time
                 raise RunRefused(
                     "storage", f"{file.path} cannot be read ({error.strerror or error})."
                 ) from error

@@ -195,7 +195,7 @@ def _as_json(value: Any, what: str, most: int) -> bytes:
 
 
 def _is_deeper(value: Any, most: int) -> bool:
-    """Whether more than so many lists and objects lie in each other. `json` has read the value: it ends."""
+    """Whether lists and objects are nested deeper than so many levels. `json` has read the value: it ends."""
     if not isinstance(value, (dict, list, tuple)):
         return False
     inner = value.values() if isinstance(value, dict) else value
@@ -404,7 +404,7 @@ def gather(*calls: Any, limit: int | None = None, return_exceptions: bool = Fals
 
 
 def _side_by_side(work: Any, many: int) -> None:
-    """Do the work in so many threads; where no other can be started, those begun and this one do it all."""
+    """Do the work in so many threads; if no other can be started, those begun and this one do it all."""
     threads = [threading.Thread(target=work, daemon=True) for _ in range(many)]
     try:
         for thread in threads:
@@ -537,7 +537,7 @@ def _calls_run(tree: Any) -> bool:
 
 
 def _check_calls(tree: Any, names: dict[str, Any]) -> None:
-    """Find calls of tools that cannot go well before any of the code runs: the others may have effects.
+    """Find calls of tools that cannot succeed before any of the code runs: the others may have effects.
 
     A name that the code itself binds, anywhere in it, is not checked.
 

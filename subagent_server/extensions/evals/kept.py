@@ -73,7 +73,7 @@ class EvalLog:
         self.path = path
         begun = path.with_name(f".{path.name}.tmp")  # `path` may be the only log of what is not repeated
         with storing(path):
-            # All private: runs refuse a state directory that is open to others.
+            # Private, with the directories above: runs refuse a state directory that is open to others.
             for directory in reversed(path.parents):
                 directory.mkdir(exist_ok=True, mode=0o700)
             begun.unlink(missing_ok=True)  # of a command that was killed, or a link that a run has planted

@@ -151,9 +151,9 @@ class Evaluation:
     done: Mapping[TrialKey, TrialResult] = field(default_factory=dict)
     """The trials of an interrupted evaluation that are not tried again."""
     began: str = ""
-    """When it began first, also of one that is resumed: its runs that are there are not paid again."""
+    """When it first began, also if it is resumed: runs since then are not paid again."""
     most_errors: int | None = None
-    """After so many trials that were errors no other begins; None: however many there are."""
+    """After so many errors no further trial begins; None: no limit."""
     _errors: int = 0
     _changes: Changes = field(init=False)
     _earlier: dict[str | None, str] = field(init=False)
@@ -266,7 +266,7 @@ class Evaluation:
     # -- its runs
 
     def _runs_before(self) -> dict[str | None, str]:
-        """Return the runs of an evaluation that was killed, by their calls: their ends count, or may come.
+        """Return the runs of an evaluation that was killed, by their calls: they have ended, or still may.
 
         The cost of all its runs is counted, also of those that are tried again.
         """

@@ -142,7 +142,7 @@ class AcpDialect:
     async def converse(self, process: AgentProcess) -> Outcome:
         """Open the session, send it the task, and return how the turn ended."""
         self._conversation = RpcConversation(self.title, self._events, self._permissions)
-        client: Any = self  # without files and terminals: `_Lines` refuses what asks for them
+        client: Any = self  # without files and terminals: `_Lines` refuses requests for them
         self._agent = connect_to_agent(client, _Lines(process, self._events, self._updates))
         try:
             return await self._conversation.outcome(process, self._talk(self._agent))
@@ -162,7 +162,7 @@ class AcpDialect:
             self._cancelling = asyncio.ensure_future(self._cancel())
 
     async def _cancel(self) -> None:
-        with suppress(ConnectionError):  # it has gone by itself
+        with suppress(ConnectionError):  # it has exited by itself
             await self._agent.cancel(session_id=self._session)
 
     async def _talk(self, agent: ClientSideConnection) -> Outcome:
@@ -357,7 +357,7 @@ class AcpDialect:
 
 
 class _Lines(JsonLines):
-    """The lines of an agent: what does not keep the protocol does not reach the library."""
+    """The lines of an agent: a line that breaks the protocol does not reach the library."""
 
     def __init__(self, process: AgentProcess, events: ProgramEvents, updates: "_Updates") -> None:
         super().__init__(process, events)

@@ -26,7 +26,7 @@ from subagent_server.worker.sandbox_setup import RunBox, path_refused, refused, 
 ASKED = "sandbox: bwrap"
 MOST_STATE_BYTES = 1 << 30
 MOST_STATE_FILES = 20_000
-"""Of the state of a program that a continuation copies; with more it is refused."""
+"""Bounds of the state of a program that a continuation copies; it refuses more."""
 _MODULES = "node_modules"
 _EXECUTED_IN_DIRECTORY = ("__main__.py", "index.js", "package.json")
 """By these, Python and Node execute a directory that is their argument."""
@@ -54,7 +54,7 @@ def box_of_program(setup: RunnerSetup) -> RunBox | None:
 
 
 def built_box(box: RunBox) -> Box:
-    """Return the box, with all that the program finds in it. Blocking.
+    """Return the box, with everything that the program needs in it. Blocking.
 
     Raises:
         BoxRefused: there can be none.

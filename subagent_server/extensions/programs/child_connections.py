@@ -90,7 +90,7 @@ class ChildConnections:
         self._caller = run_as_caller(run.store, run.run_id)
         self._shared: SharedByClients | None = None
         self._pipes: list[_Pipe] = []
-        """That of the tickets, and for each connection one from the relay and one to it."""
+        """The pipe of the tickets, and for each connection one from the relay and one to it."""
         self._openings: dict[int, tuple[int, int]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -183,7 +183,7 @@ class ChildConnections:
                 if failure is not None:
                     log(f"A connection of the program has failed: {failure}")
             finally:
-                with suppress(OSError):  # it is not connected any more
+                with suppress(OSError):  # the connection has ended
                     connection.shutdown(socket.SHUT_RDWR)
                 await serving.aclose()
 

@@ -215,7 +215,7 @@ class ClaudeDialect:
             self._events.other(kind, event)
 
     async def _session_is_kept(self) -> None:
-        """Name the session in the state of the run once the program must have begun its record of it."""
+        """Write the session into the state of the run, once the program must have begun its record of it."""
         if not self._is_named:
             self._is_named = True
             await self._events.session(self._session)
@@ -343,7 +343,7 @@ _OF_MODELS = {
     "cache_read_tokens": "cacheReadInputTokens",
     "cache_write_tokens": "cacheCreationInputTokens",
 }
-"""Of what each model was used for, with the agents of its own, which `usage` leaves out."""
+"""The tokens of each model, with those of Claude Code's own agents, which `usage` leaves out."""
 
 
 def _totals(event: dict[str, Any], spent: Decimal | None) -> dict[str, Any]:
@@ -409,7 +409,7 @@ def judged_end(
         for denial in items_of(event.get("permission_denials"))
         if name_of(denial.get("tool_use_id")) not in asked
     }
-    # what the agent file itself forbids, in whole or in part, is no surprise
+    # a refusal by the agent file itself, in whole or in part, is expected
     forbidden = {name.partition("(")[0].strip() for name in agent.disallowed_tools}
     if unasked := sorted(denied - forbidden):
         message = f"Claude Code was denied {', '.join(unasked)}, and nobody was asked."

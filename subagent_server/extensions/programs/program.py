@@ -29,7 +29,7 @@ MOST_CHARACTERS = 32 << 20
 """Of all events of one run; texts beyond it are not written."""
 MOST_EVENTS = 100_000
 MOST_OPEN_CALLS = 10_000
-"""Tool calls whose ends are waited for; ids and names are cut, so they have a bound together."""
+"""Tool calls whose ends are waited for; ids and names are cut, so their sum has a bound."""
 _LONGEST_NAME = 200
 _MOST_ITEMS = 10_000
 _LONGEST_WORDS = 600
@@ -75,7 +75,7 @@ def count_of(value: Any) -> int | None:
 
 
 def parsed(line: bytes, noise: Callable[[str], None]) -> Message | None:
-    """Return a line of JSON lines as an object; one that is none goes to `noise`."""
+    """Return a line of JSON lines as an object; a line that is not an object goes to `noise`."""
     with suppress(ValueError, RecursionError):
         message = storable(line)
         if isinstance(message, dict):
