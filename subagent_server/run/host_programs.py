@@ -11,6 +11,7 @@ was found is remembered with its inode: a file that appears earlier in `PATH` la
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.run.errors import HostError, shorten
@@ -23,6 +24,9 @@ SYSTEM_DIRECTORIES = (
 
 _MOST_LINKS = 40
 """As many as the kernel follows (MAXSYMLINKS)."""
+
+_LONGEST_LINE = 256
+"""As much of a first line as the kernel reads (BINPRM_BUF_SIZE)."""
 
 _found: dict[tuple[str, str], tuple[Path, int, int]] = {}
 """By name and search path: the program, its device and its inode."""
@@ -62,6 +66,23 @@ def user_program(name: str, path: str | None, writable: Iterable[Path]) -> Path:
     if (each := lies_in(Path(name), writable)) is not None:
         raise NoHostProgram(name, f"a run can write it, because it lies in {each}")
     return Path(name)
+
+
+def words_to_start(program: Path, path: str | None, writable: Iterable[Path]) -> list[str]:
+    """Return the command of a program, by its interpreter if env(1) would look that up in `path`.
+
+    Raises:
+        NoHostProgram: the interpreter cannot be used.
+    """
+    line = ""
+    with suppress(OSError), program.open("rb") as file:
+        line = os.fsdecode(file.readline(_LONGEST_LINE))
+    words = line[2:].split() if line.startswith("#!") else []
+    if words and Path(words[0]).name == "env":
+        named = [word for word in words[1:] if word != "-S"]
+        if named and not named[0].startswith("-") and "=" not in named[0]:
+            return [str(user_program(named[0], path, writable)), *named[1:], str(program)]
+    return [str(program)]
 
 
 def path_out_of_reach(path: str, writable: Iterable[Path]) -> str:

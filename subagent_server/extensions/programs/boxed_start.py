@@ -17,7 +17,7 @@ from subagent_server.extensions.programs import relay
 from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS, program_of
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
-from subagent_server.run.host_programs import lies_in, user_program
+from subagent_server.run.host_programs import lies_in, user_program, words_to_start
 from subagent_server.sandbox.box import Box, Rules
 from subagent_server.sandbox.readable import BoxRefused, PathRefused, homes, showing
 from subagent_server.worker.runners import RunnerSetup
@@ -138,17 +138,18 @@ def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:
     )
 
 
-def host_program(setup: RunnerSetup, command: str) -> str:
-    """Return the path of a program that works without a box.
+def host_program(setup: RunnerSetup, command: str) -> list[str]:
+    """Return the command of a program that works without a box.
 
-    It is looked up where no run writes, unless the agent file has `sandbox: none`.
+    It and its interpreter are looked up where no run writes, unless the agent file has `sandbox: none`.
 
     Raises:
         NoHostProgram.
     """
     if setup.agent.sandbox == "none":
-        return command
-    return str(user_program(command, setup.environment.get("PATH"), setup.protected.written))
+        return [command]
+    path, written = setup.environment.get("PATH"), setup.protected.written
+    return words_to_start(user_program(command, path, written), path, written)
 
 
 def _is_written(setup: RunnerSetup) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from subagent_server.run.agent_definition import AgentDefinition, FailIf, RunnerName
 from subagent_server.run.bounded_command import start
 from subagent_server.run.errors import shorten
-from subagent_server.run.host_programs import NoHostProgram, user_program
+from subagent_server.run.host_programs import NoHostProgram, user_program, words_to_start
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def too_old(
     if known is None or file is None:
         return None, None
     least = ".".join(map(str, known.oldest))
-    version = _version(file, known, environment)
+    version = _version(file, known, environment, written)
     if version is None:
         problem = (
             f"The program {shorten(str(file), 200)} did not tell its version within {VERSION_SECONDS:g} s"
@@ -199,7 +199,9 @@ def too_old(
     return f"{problem} ({mine}; {least} is needed): {installing(agent)}.", None
 
 
-def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) -> Version | None:
+def _version(
+    file: Path, known: KnownProgram, environment: Mapping[str, str], written: Sequence[Path]
+) -> Version | None:
     """Return the version that a program prints. All its processes are bounded.
 
     It is asked in `/`: programs of this kind read settings of the directory that they are started in.
@@ -209,12 +211,13 @@ def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) ->
         key = (path, facts.st_size, facts.st_mtime_ns)
         if key in _new_enough:
             return _new_enough[key]
-        words, pipes = [str(file), "--version"], {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        words = [*words_to_start(file, environment.get("PATH"), written), "--version"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with start(words, VERSION_SECONDS, environment, b"", with_starter=True, cwd="/", **pipes) as asked:
             assert asked.stdout is not None
             printed = asked.stdout.read(_MOST_BYTES)  # it ends with the bound of the command at the latest
             asked.terminate()  # what it has left is ended with it
-    except (OSError, ValueError):
+    except (OSError, ValueError, NoHostProgram):
         return None
     found = _VERSION.search(printed.decode("utf-8", "replace"))
     if found is None:

@@ -171,14 +171,14 @@ async def _start(
     launch = await asyncio.to_thread(dialect.launch)
     program, *arguments = launch.argv
     try:
-        box = None
+        box, words = None, [program]
         if build is None:
-            program = host_program(setup, program)
+            words = host_program(setup, program)
         else:
             box = (await asyncio.to_thread(build)).with_environment(launch.environment)
             setup.run.first_request.set()  # from here on files that run code may come
         order = ProcessOrder(
-            argv=[program, *arguments],
+            argv=[*words, *arguments],
             environment={**setup.environment, **launch.environment},
             cwd=Path.cwd(),
             box=box,

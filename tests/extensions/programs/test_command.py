@@ -1,6 +1,7 @@
 """A run that any program carries out, through the real start, with small scripts as the programs."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from jsonschema import Draft202012Validator
 from subagent_server.run.schemas import file_schema
 from subagent_server.run.states import MessageStatus
 from tests.extensions.programs.direct import PROGRAMS, Worked
+from tests.helpers.files import write_program
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -265,6 +267,18 @@ def test_a_file_that_a_run_can_write_is_found_in_an_option(world: World) -> None
     args = ["-c", "ls $HOME", "sh", "--import=./hook.sh"]
     world.agent("worker", "", runner="command", command="sh", args=args, sandbox="auto")
     assert "agents" not in world.completed(world.start()).split(), "it works in a box"
+
+
+@pytest.mark.parametrize("how", ["", "-S "])
+def test_its_interpreter_is_not_looked_up_where_a_run_writes(world: World, how: str) -> None:
+    for directory in (world.work, world.home / "tools"):
+        directory.mkdir(exist_ok=True)
+        write_program(directory / "tool", f"#!/bin/sh\necho from {directory.name}\n")
+    write_program(world.home / "tools" / "program", f"#!/usr/bin/env {how}tool\n")
+    path = [str(world.work), str(world.home / "tools"), world.environment["PATH"]]
+    world.environment["PATH"] = os.pathsep.join(path)
+    world.agent("worker", "", runner="command", command="program", sandbox="auto")
+    assert world.completed(world.start()) == "from tools"
 
 
 def test_a_script_of_any_length_is_an_argument(world: World) -> None:
