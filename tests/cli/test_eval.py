@@ -171,8 +171,9 @@ def test_a_judging_agent_decides_and_a_vote_needs_more_than_half_of_its_judges(c
     ],
 )
 def test_only_a_clear_yes_of_a_judge_is_one(verdict: dict[str, Any], objection: str | None) -> None:
-    said = _objection(Judging(agent="j", question="It is."), RunResult(outcome=Status.COMPLETED, **verdict))
-    assert said is None if objection is None else objection in (said or "")
+    result = RunResult(outcome=Status.COMPLETED, **verdict)
+    found = _objection(Judging(agent="j", question="It is."), result)
+    assert found is None if objection is None else objection in (found or "")
 
 
 def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:

@@ -79,7 +79,7 @@ def test_another_answer_is_refused_with_the_first_and_what_to_do_instead(
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         ({"answer": "blue"}, r'\(q1 "Which colour\?", q2 "Which colour\?"\): name one with messageId\.'),
         ({"answer": "blue", "messageId": "q9"}, "open are q1, q2"),
@@ -87,11 +87,11 @@ def test_another_answer_is_refused_with_the_first_and_what_to_do_instead(
     ],
 )
 def test_an_answer_that_cannot_be_taken_is_refused_and_changes_nothing(
-    service: Service, given: dict[str, Any], words: str
+    service: Service, arguments: dict[str, Any], words: str
 ) -> None:
     before = service.store.update(RUN_ID, ASKED, T0)
     with pytest.raises(SubagentError, match=words):
-        called(service, "reply_subagent", runId=RUN_ID, **given)
+        called(service, "reply_subagent", runId=RUN_ID, **arguments)
     assert service.store.read(RUN_ID) == before
 
 
