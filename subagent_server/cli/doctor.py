@@ -69,7 +69,7 @@ def doctor(session: Session, name: str | None, run: str | None, nodes: bool) -> 
 
     Without arguments all agent files, and how runs will be started; else AGENT or FILE. With --runs every
     run, or RUN: its steps, its questions, its result, its journal, its processes, and that no secret of this
-    environment stands in it. Exits with 0 if there is no finding, else with 1 and a line for each; warnings
+    environment is in it. Exits with 0 if there is no finding, else with 1 and a line for each; warnings
     do not count.
     """
     if (name is not None) + (run is not None) + nodes > 1:
@@ -101,7 +101,7 @@ def _open_worktrees(session: Session) -> dict[str, str]:
     for run_id in store.live_ids():
         if open_worktree(store, run_id) is not None:
             with suppress(SubagentError):
-                observe(store, run_id, session.caller)  # it may be settled now
+                observe(store, run_id, session.caller)  # it may be settled by now
             if (why := open_worktree(store, run_id)) is not None:
                 found[run_id] = why
     return found
@@ -176,7 +176,7 @@ def _named(session: Session, name: str) -> tuple[list[AgentDefinition], list[Pro
     catalog = session.service.registry.catalog()
     path, agent = session.settings.cwd / name, catalog.find(name)
     is_file = False
-    with suppress(OSError, ValueError):  # no file has such a name
+    with suppress(OSError, ValueError):  # it cannot be the name of a file
         is_file = path.is_file()
     if is_file or (agent is None and (path.suffix or len(Path(name).parts) > 1)):
         return _of_file(path)

@@ -145,9 +145,9 @@ def _has_ended(started: "subprocess.Popen[bytes]") -> bool:
 
 _CHUNK = 65536
 _PASTE_SECONDS = 0.05
-"""Lines that arrive closer together than this were pasted, not typed."""
+"""Seconds. Lines that arrive closer together than this were pasted, not typed."""
 _CUT_BYTES = 4_095
-"""Linux drops what a typed line has beyond these, without a word."""
+"""Bytes of a typed line; Linux drops the rest of a longer one, without a word."""
 
 
 def ask_person(session: Session, run_id: str, message: Message) -> bool:
@@ -207,7 +207,7 @@ def _typed(session: Session, run_id: str, message_id: str) -> str | None:
     stdin = sys.stdin.fileno()
     while not select.select([stdin], [], [], SLOW_POLL_SECONDS)[0]:
         if not session.open_run(run_id).meta.is_pending(message_id):
-            termios.tcflush(stdin, termios.TCIFLUSH)  # else the shell gets what was begun, as a command
+            termios.tcflush(stdin, termios.TCIFLUSH)  # else the shell gets the unread rest, as a command
             err(f"\n{message_id} needs no answer any more.")
             return None
     typed = os.read(stdin, _CHUNK)

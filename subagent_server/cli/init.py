@@ -309,7 +309,7 @@ class Registration:
         return "\n".join([*lines, f"{client.next_step} {asked}".strip()])
 
     def _started(self) -> Iterator[str]:
-        """Yield what the client will start or come to, and for whom the file is of use."""
+        """Yield what the client will start or connect to, and who can use the file."""
         order, environment = self.order, self.session.settings.environment
         if order.token is not None:
             yield "It comes with a token of its own; keep the server at that address running."
@@ -380,7 +380,7 @@ def _registration(session: Session, order: InitOrder) -> Registration:
 
 
 class Removal:
-    """What undoes all that `init` wrote for a client in a scope. Raises EarlyExit, UsageError."""
+    """The order that undoes all that `init` wrote for a client in a scope. Raises EarlyExit, UsageError."""
 
     purpose = "to take it out"
     done, nothing = "removed", "absent"

@@ -40,7 +40,7 @@ from subagent_server.verbs.views import RunRow
 
 LAST = 10
 MAX_TASK_CHARACTERS = 4_096
-"""Of the model and the directory of a task, which are data: the system has no longer directory."""
+"""Characters of the model and the directory of a task, which are data: no directory is longer."""
 _SHORT = {"waiting": Status.WAITING, "replied": Status.REPLIED}
 _NAMES = [status.value for status in Status] + list(_SHORT)
 _LIMITS = (12, 32, 16, 4, 6)
@@ -198,7 +198,7 @@ def what_cell(root: RootPaths, row: RunRow) -> str:
         return one_line(row.unreadable)
     slot = "waits for a slot" if row.waiting_for_slot else None
     run = root.run(row.run_id)
-    report = None if row.pending_questions else row.summary  # older than what is asked
+    report = None if row.pending_questions else row.summary  # older than the question
     what = report or row.live_reason or slot or latest_doing(run)
     if not what:  # it has not begun, or never did
         with suppress(UnreadableMeta):

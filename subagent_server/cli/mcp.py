@@ -246,7 +246,7 @@ def _starts(
 def _builder(
     agent: AgentDefinition, environment: Mapping[str, str], cwd: Path, settings: Settings
 ) -> Builder | None:
-    """Return what builds the boxes of servers; None, with a warning, if no box can be had and none is needed.
+    """Return the builder of servers' boxes; None, with a warning, if no box can be had and none is needed.
 
     As in a run, what the host executes or reads as its own is read-only in them, where it is.
 

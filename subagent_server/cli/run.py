@@ -333,7 +333,7 @@ def continue_(
     The rest is as with `subagent run`.
 
     A flow is run again with the program as it is now: calls whose runs have completed return their results,
-    those that were cut go on, and only new ones start.
+    those that were cut continue, and only new ones start.
     """
     options = FlowOptions(retry_failed=retry_failed, fresh=list(fresh), dry_run=dry_run)
     order = ContinueOrder(
@@ -385,7 +385,7 @@ def _edited(prompt: str) -> str:
         raise BadArgument("The prompt cannot be edited, because no editor is named: set EDITOR.")
     try:
         written = click.edit(prompt, extension=".md", require_save=False)
-    except (click.ClickException, ValueError) as error:  # of a quote in EDITOR, or of what it has written
+    except (click.ClickException, ValueError) as error:  # a quote in EDITOR, or what it wrote
         why = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise BadArgument(f"The prompt was not edited ({why}): set EDITOR, and save UTF-8.") from error
     return (written or "").rstrip("\r\n")
@@ -409,7 +409,7 @@ def _arguments(
         with suppress(ValueError, RecursionError):
             value, kind = json.loads(text), schema.get("properties", {}).get(name, True)
             if first_fault(value, kind) is None or first_fault(text, kind) is not None:
-                found[name] = value  # else a text that looks like a number
+                found[name] = value  # else a text that looks like a number stays one
     return found
 
 

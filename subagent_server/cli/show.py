@@ -85,7 +85,7 @@ def show(  # a flag for each way of looking
 ) -> None:
     """Show everything about a run.
 
-    What it was asked, how it stands, what it asked and what it was answered, what it cost, how it ended, and
+    What it was asked, its state, what it asked and what it was answered, what it cost, how it ended, and
     where its files are. With --json: its view, as the MCP tools answer it.
     """
     if sum((code, diff, transcript, markdown, restore is not None)) > 1:
@@ -267,7 +267,7 @@ def _ending(view: RunView, result: RunResult | None) -> str:
 
 
 MAX_CHARACTERS = 60_000
-"""Of a result: the page of a job takes 1 MiB in all, and a job may have many runs."""
+"""Characters of a result: the page of a job takes 1 MiB in all, and a job may have many runs."""
 _BACKTICKS = re.compile("`+")
 
 

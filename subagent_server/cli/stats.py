@@ -29,7 +29,7 @@ def stats(session: Session, since: timedelta | None, agent: str | None) -> None:
     """Sum up runs: how they ended, what they used, by agent and by day (UTC, the last 14 that had any).
 
     Tokens are those of every kind, as the states say; time is from being accepted to the end. A sum with ≥
-    is at least so much, because a run did not tell its own. With --json: every day, and each kind of tokens.
+    is at least so much, because a run did not report all. With --json: every day, and each kind of tokens.
     """
     session.check_is_user()
     begin = None if since is None else now() - since

@@ -51,7 +51,7 @@ _MOST_NAMES = 5
 def trust(session: Session, directory: Path | None, is_list: bool, is_removal: bool, yes: bool) -> None:
     """Trust the agents and MCP servers that come with a directory.
 
-    DIR is where agents/, .claude/agents/ or .mcp.json lie; without it, where you stand. What it covers is
+    DIR is where agents/, .claude/agents/ or .mcp.json lie; without it, where you are. What it covers is
     shown first. Later changes of prompts and tools need nothing more; what starts a program or sends a key
     elsewhere has to be trusted again when it changes. Without a terminal, to name DIR is the yes.
 

@@ -210,7 +210,7 @@ class VisibleAgents:
         return tuple(map(AgentChecker(self._service).as_shown, self.agents))
 
     def is_outdated(self) -> bool:
-        """Whether a call that would have been refused is refused no longer: a program was installed."""
+        """Whether a call that would have been refused is not any more: a program was installed."""
         if "shown" not in self.__dict__ or time.monotonic() < self._checked_at + RECHECK_SECONDS:
             return False
         self._checked_at = time.monotonic()
@@ -281,11 +281,11 @@ class AgentsOfCaller:
 
 def _rating(agent: AgentDefinition, words: set[str]) -> int:
     name, description = agent.name.casefold(), agent.description.casefold()
-    whole = {name, *re.findall(r"[^\W_]+", name)}  # of all names with a `77`, that which is one comes first
+    whole = {name, *re.findall(r"[^\W_]+", name)}  # of names with a `77`, one with the word `77` is first
     return sum(3 * (word in name) + 2 * (word in whole) + (word in description) for word in words)
 
 
-# -- What the tool calls of a caller have in common: the service, the runs shown so far, the way of waiting.
+# -- What the tool calls of a caller share: the service, the runs shown so far, the way of waiting.
 
 
 T = TypeVar("T")
@@ -364,7 +364,7 @@ class ToolContext:
         return run_view(self.service.store, observed, call.next_calls, self.caller)
 
     async def note(self, view: RunView | RunMeta, call: Call) -> None:
-        """Note that the caller was shown a run. What it cannot read any more stays news."""
+        """Note that the caller was shown a run. If it has gone without reading that, the run stays news."""
         if call.has_gone is not None and await call.has_gone():
             return
         self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)

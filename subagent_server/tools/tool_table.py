@@ -322,7 +322,7 @@ class ToolTables:
     def now(self, generic: Sequence[ToolSpec]) -> ToolTable:
         """Return the tools as they are now: the same table as long as no agent has changed.
 
-        Looks at the files: call it off the event loop. Who asks while they are read waits for that.
+        Looks at the files: call it off the event loop. A caller that asks while they are read waits for that.
         """
         names = tuple(tool.name for tool in generic)
         with self._making:

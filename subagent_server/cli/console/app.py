@@ -63,7 +63,7 @@ class Flags:
     trust: bool = False
     debug: bool = False
     as_json: bool = False
-    """Until --json is parsed, whether it is among the words: for what is wrong with them."""
+    """Until --json is parsed, whether it is among the words: for the report of a fault in them."""
 
 
 T = TypeVar("T")
@@ -278,7 +278,7 @@ class LazyGroup(VerbGroup):
         return list(verbs())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a verb and return it, or None if there is no verb of this name."""
+        """Import a verb and return it, or None if no verb has this name."""
         # A verb of the core is found without the table of extensions.
         own = next((group[cmd_name] for group in _OWN.values() if cmd_name in group), None)
         verb = own or verbs().get(cmd_name)

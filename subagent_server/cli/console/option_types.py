@@ -1,4 +1,4 @@
-"""The types of the values of options: what each takes, and the sentence about what it does not take."""
+"""The types of the values of options: what each takes, and the sentence about another value."""
 
 import json
 import math
@@ -21,7 +21,7 @@ def text(value: str) -> str:
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
-    """Return the object that the argument of this name is. Raises UsageError."""
+    """Return the JSON object in the argument of this name. Raises UsageError."""
     try:
         value = json.loads(text)
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # or `loads` lets NaN pass

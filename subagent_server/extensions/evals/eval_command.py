@@ -103,7 +103,7 @@ def eval_(
     FILE is YAML (`subagent schema eval`): cases with a prompt and what the result has to be: a text, number
     or choice, a JSON Schema, a pattern, a command that ends with 0, or what judging agents say. Each is tried
     as an ordinary run, with each agent and model, so many times. 0 if all pass, 1 if not. Ctrl-C (or TERM)
-    stops the runs that it has started; --resume goes on. If FILE is a log (.jsonl, .json), it is shown again.
+    stops the runs that it has started; --resume continues. A log (.jsonl, .json) as FILE is shown again.
     """
     session.check_is_user()
     path = session.settings.cwd / file
