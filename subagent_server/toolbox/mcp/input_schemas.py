@@ -337,10 +337,12 @@ def _rename(flat: dict[str, Any]) -> dict[str, str]:
     """Rename properties, in place, to names that the API takes; return the original names by the new ones."""
     properties: dict[str, Any] = flat.get("properties") or {}
     new = {name: name for name in properties if PROPERTY.fullmatch(name)}
+    taken = set(new)
     for name in properties:
         if name not in new:
             plain = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:_MOST_OF_NAME] or "property"
-            new[name] = free_name(plain, set(new.values()), _MOST_OF_NAME)
+            new[name] = free_name(plain, taken, _MOST_OF_NAME)
+            taken.add(new[name])
     if "properties" in flat:
         flat["properties"] = {new[name]: schema for name, schema in properties.items()}
     if "required" in flat:
