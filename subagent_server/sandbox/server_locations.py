@@ -134,7 +134,7 @@ class ServerStarts:
 
     `project` is the directory of the user that `cwd` is made from: itself, but for a worktree. `state` is the
     state directory of this package, which keeps what servers have downloaded; with None nothing is kept.
-    `written` is where live runs write, beside these.
+    `written` is where live runs write, besides these.
     """
 
     agent: AgentDefinition

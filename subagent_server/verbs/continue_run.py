@@ -160,7 +160,7 @@ def _check_options(order: ContinueOrder, agent: AgentDefinition, *, is_flow: boo
 
 
 def _check_is_no_call(store: RunStore, meta: RunMeta, caller: Caller) -> None:
-    """Refuse a flow that a flow called, which would not find what this run pays for. Raises BadArgument."""
+    """Refuse a run that a flow called: the flow would not find what this run pays for. Raises BadArgument."""
     if meta.parent_run_id is None or caller.is_child:
         return
     runner = None

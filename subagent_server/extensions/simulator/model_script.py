@@ -137,7 +137,7 @@ class ToolUse(Part):
 
 
 class RawBlock(Part):
-    """A block that is sent as it stands, also one that the API would never send.
+    """A block that is sent as it is, also one that the API would never send.
 
     `seconds` are those of silence, but for pings, before it.
     """
