@@ -76,8 +76,11 @@ class Repository:
         self.gone(run_id)
         return run_id
 
-    def left(self, command: str = WORK, cwd: Path | None = None) -> str:
-        """Return a run that is over, with what a command has left in its worktree; it never had a worker."""
+    def left(self, command: str = WORK, cwd: Path | None = None, *, settled: bool = True) -> str:
+        """Return a run that is over, with what a command has left in its worktree; it never had a worker.
+
+        If not `settled`, nobody has looked at it.
+        """
         store, run_id = self.world.store, make_run_id(now(), os.urandom(6))
         store.make_root()
         worktree = new_worktree(self.world.service, AgentDefinition(name="worker"), cwd or self.top, run_id)
@@ -89,7 +92,8 @@ class Repository:
             store.update(run_id, event, now(), result=result)
         RunJournal(run).append("run_ended", now(), {"status": "completed"})
         run.exit.write(json.dumps({"workerStarted": True, "exitCode": 0, "treeGone": True}).encode())
-        self.gone(run_id)  # the first reader settles it
+        if settled:
+            self.gone(run_id)
         return run_id
 
     def gone(self, run_id: str) -> None:

@@ -46,22 +46,13 @@ def phase(world: World, run_id: str) -> str:
     return state.phase
 
 
-def killed(world: World, repository: Repository, *run_ids: str) -> None:
-    """Kill the workers of runs, and return when readers say that nothing of them lives."""
-    for run_id in run_ids:
-        kill(world.worker(run_id))
-    for run_id in run_ids:
-        repository.gone(run_id)
-
-
 def test_work_that_could_not_be_brought_home_is_named_and_brought_home_by_any_reader(
     world: World, repository: Repository
 ) -> None:
-    world.play(shell(WORK), asks("Go on?"))
-    run_id = world.start_asking()
+    run_id = repository.left(settled=False)
     objects = repository.top / ".git" / "objects"
     away = objects.rename(objects.with_name("objects.away"))
-    killed(world, repository, run_id)
+    repository.gone(run_id)
     for found in (world.cli("doctor", "--runs", run_id).stdout, world.cli("doctor").stdout):
         assert run_id in found and "not settled" in found and "git could not" in found
     assert world.look(run_id).live is False and phase(world, run_id) == "working"
@@ -172,7 +163,8 @@ def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_
         assert "+mine" in world.cli("show", run_id, "--diff").stdout, name
         shutil.copytree(whole, store, symlinks=True, dirs_exist_ok=True)
     unsettled = record.read_bytes()
-    killed(world, repository, run_id)
+    kill(world.worker(run_id))
+    repository.gone(run_id)
     for name in torn:
         repository.git("update-ref", "-d", f"refs/heads/{branch}")
         record.write_bytes(unsettled)
@@ -194,11 +186,10 @@ def test_work_of_which_nobody_can_say_where_it_is_is_dropped_only_if_asked(
     if fault == "is refused":
         (repository.top / ".gitmodules").write_text(refused, encoding="utf-8")
         repository.commit("what no git takes from another")
-    world.play(shell(WORK), asks("Go on?"))
-    run_id = world.start_asking()
+    run_id = repository.left(settled=False)
     if fault == "is away":
         (repository.top / ".git").rename(world.home / "away")
-    killed(world, repository, run_id)
+    repository.gone(run_id)
     if fault == "has a bad branch":
         (repository.top / ".git" / "refs" / "heads" / "bad").write_text(f"{1:040}\n", encoding="utf-8")
     torn, objects = (repository.top / ".git" / name for name in ("packed-refs", "objects"))
@@ -219,13 +210,7 @@ def test_files_that_take_longer_than_any_limit_hold_no_list_up(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_worktree, "_LIST_SECONDS", 0.5)  # for forks of this process: git burns a core
-    run_id = world.asking_run(
-        shell(f"{WORK}; truncate -s 4T large"), asks("Go on?"), isolation="worktree", sandbox="none"
-    )
-    directory = repository.top / ".git"
-    away = directory.rename(directory.with_name("away"))
-    killed(world, repository, run_id)
-    away.rename(directory)
+    run_id = repository.left(f"{WORK}; truncate -s 4T large", settled=False)
     world.cli("ls")
     assert "it took more than" in world.cli("prune", "--keep", "0").stderr
     assert phase(world, run_id) == "working"
@@ -306,8 +291,9 @@ def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many
 
 @pytest.mark.parametrize("lock", ["HEAD.lock", "refs/heads/main.lock", "index.lock"])
 def test_a_merge_that_a_lock_stops_leaves_the_working_copy_as_it_was(
-    repository: Repository, lock: str
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
+    monkeypatch.setitem(_ALWAYS, "core.filesRefLockTimeout", "300")  # 6 s in earnest
     run_id = repository.left(f"{WORK}; rm -r deep")
     (repository.top / "shared.txt").chmod(0o755)
     repository.git("update-index", "--chmod=+x", "shared.txt")
