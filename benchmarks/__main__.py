@@ -106,7 +106,7 @@ def summary(parts: Sequence[Part]) -> str:
 def _about(scale: Scale) -> str:
     size = "" if scale.runs >= WHOLE else f" Smaller than the whole: at most {scale.runs} runs."
     return (
-        "By `make bench`. Each line stands beside a baseline that was measured in the same run; absolute "
+        "By `make bench`. Each line has a baseline, measured in the same run; absolute "
         f"times depend on the machine, ratios less so.{size}\n\n{machine()}"
     )
 

@@ -1,4 +1,4 @@
-"""900 runs alive at once: each asks, is answered and completes; the cost of one beside one of ten.
+"""900 runs alive at once: each asks, is answered and completes; the cost of one compared with one of ten.
 
 Every run has to end with the word that only it was given; a run that is lost, mixed up or left behind fails
 the benchmark. If the machine has no memory for more, fewer runs come, and the line says so.

@@ -68,7 +68,7 @@ def measure(scale: Scale) -> list[Line]:
 
 
 def _first_commands(times: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Return how long runs take until the model is asked, and until it has heard of a first command, in ms.
+    """Return how long runs take until the first request, and until the result of a first command, in ms.
 
     The model takes 300 ms for a reply. All kinds take turns, so that they meet the same machine.
     """

@@ -24,7 +24,7 @@ from benchmarks.shop_server import ITEMS
 from benchmarks.table import Line, table
 from tests.helpers.turns import Turn, calls, says, use
 
-TITLE = "Code mode beside direct calls"
+TITLE = "Code mode compared with direct calls"
 TOOLS = (10, 50, 250)
 AT_ONCE = 10
 """How many calls the model makes directly in one turn."""
@@ -161,7 +161,7 @@ def _lines(of: Comparison) -> Sequence[Line]:
 
 
 def document(comparisons: Sequence[Comparison]) -> str:
-    """Return the table for people: code mode beside direct calls, **bold** if it costs more."""
+    """Return the table for people: code mode compared with direct calls, **bold** if it costs more."""
     rows = [
         "| task | tools | tokens in | direct | tokens out | direct | turns | direct |",
         "|---|---|---|---|---|---|---|---|",

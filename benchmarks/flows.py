@@ -1,4 +1,4 @@
-"""A flow that makes 1,000 calls of an agent, 32 at once, beside a parent that makes the same calls itself.
+"""1,000 calls of an agent, 32 at once, by a flow, compared with the same calls by a parent.
 
 What a call takes more, what the flow's own processes hold, and how many bytes pass before the parent's model.
 

@@ -1,4 +1,4 @@
-"""`check_status` over HTTP from many connections at a fixed rate, beside the same rate over stdio.
+"""`check_status` over HTTP from many connections at a fixed rate, compared with the same rate over stdio.
 
 `python -m benchmarks.http_calls [WAITING_RUNS]`. Every connection is kept open by a client of its own, which
 sends its calls one after the other; together they send 100 a second. The answers have to be plain JSON. Then
@@ -86,7 +86,7 @@ async def _measured(world: BenchWorld, scale: Scale) -> list[Line]:
 
 
 async def _lifecycle(ask: Ask, ids: Iterator[str], alive: int, scale: Scale) -> list[Line]:
-    """Return the lines of the tools of contracts, each beside the tool for agent files that does as much."""
+    """Return the lines of the tools of contracts, each with the tool for agent files that does as much."""
 
     async def timed_call(tool: str, arguments: Callable[[], dict[str, Any]], times: int) -> list[float]:
         return await timed(lambda: ask(tool, arguments()), times)

@@ -1,4 +1,4 @@
-"""How long `run_<agent>` and `check_status` take while runs wait for their parent, beside a bare tool.
+"""How long `run_<agent>` and `check_status` take while runs wait for their parent, compared with a bare tool.
 
 `python -m benchmarks.latency [WAITING_RUNS]`
 """

@@ -1,4 +1,4 @@
-"""A page of a long log, and a line of it as it comes, beside the same of a short one.
+"""A page of a long log, and a line of it as it comes, compared with the same of a short one.
 
 `python -m benchmarks.logs [RUNS]`, where the log has 2 MB times RUNS
 """

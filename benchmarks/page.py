@@ -1,4 +1,4 @@
-"""The page beside many runs that are alive: its first rows, a line of a log, and its cost for the server.
+"""The page among many runs that are alive: its first rows, a line of a log, and its cost for the server.
 
 `python -m benchmarks.page [RUNS]`. The runs are planted: a state, a journal and a held lock each, because the
 page looks at nothing else. The baseline for the waits of a browser is an answer that looks at no run.

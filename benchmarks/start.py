@@ -1,4 +1,4 @@
-"""From the call of `run_<agent>` to the first request at the model: warm beside plain; and to its answer.
+"""From the call of `run_<agent>` to the first request at the model: warm and plain; and to its answer.
 
 `python -m benchmarks.start [RUNS]`. The agent has the default tools. Baselines are the import of the two
 large packages that a plain start needs, and a fork of a process as large as the zygote that exits at once.

@@ -1,4 +1,4 @@
-"""One table for every benchmark: each line beside a baseline of the same run, with its bar and a verdict."""
+"""One table for every benchmark: each line with a baseline of the same run, with its bar and a verdict."""
 
 import statistics
 from collections.abc import Sequence

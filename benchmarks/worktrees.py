@@ -1,4 +1,4 @@
-"""Making and removing the worktree of a run, beside plain git, in a repository of many files.
+"""Making and removing the worktree of a run, compared with plain git, in a repository of many files.
 
 `python -m benchmarks.worktrees [RUNS]`.
 """

@@ -1,4 +1,4 @@
-"""What a change of a run's state costs, beside the least that a durable write can cost.
+"""What a change of a run's state costs, compared with the least that a durable write can cost.
 
 `python -m benchmarks.writes`
 """
