@@ -3,9 +3,10 @@
 `python -m tests.mutants [WORD ...]`. `mutants.txt` holds the edits: `= FILE`, then for each mutant the lines
 of a snippet that the file has once, after `- `, and what takes its place, after `+ `. Each mutant is tried
 in a copy of the tree with an interpreter of its own, against the tests of `TESTS`; the checkout is never
-changed. A mutant that a test finds is `killed`, with the name of that test; a snippet that the file has no
-longer, or twice, is `gone` and counts for nothing. With words, only the mutants whose file or snippet has
-one of them are tried. The exit code is 1 if a mutant survives.
+changed. A mutant that a test finds is `killed`, with the name of that test; one whose tests fail without it,
+too, is `unproven`; a snippet that the file has no longer, or twice, is `gone` and counts for nothing. With
+words, only the mutants whose file or snippet has one of them are tried. The exit code is 1 if a mutant
+survives or is unproven.
 """
 
 import argparse
@@ -107,6 +108,8 @@ TESTS: dict[str, str] = {
 }
 """What is run for a mutant: the entry of its file, or else of its room."""
 
+_VERDICTS = ("killed", "survived", "unproven", "gone")
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -157,7 +160,10 @@ class Tree:
         if (REPOSITORY / ".cache").exists():
             (self._root / ".cache").symlink_to(REPOSITORY / ".cache")
         home = directory / "venv"
-        venv.create(home)
+        # As links: a copied interpreter is one of an environment by whichever path it is started.
+        venv.create(home, symlinks=True)
+        self._without: dict[tuple[str, ...], str] = {}
+        """How tests end where nothing is mutated."""
         self._python = home / "bin" / "python"
         packages = Path(sysconfig.get_path("purelib"))
         own = home / packages.relative_to(sys.prefix)
@@ -172,14 +178,19 @@ class Tree:
                 place.symlink_to(program)
 
     def judge(self, mutant: Mutant) -> str:
-        """Return `killed by TEST`, `survived`, or why the mutant could not be tried."""
+        """Return `killed by TEST`, `survived`, or why nothing is known of the mutant."""
         path = self._root / "subagent_server" / mutant.file
         original = path.read_text(encoding="utf-8") if path.exists() else ""
         if original.count(mutant.snippet) != 1:
             return "gone"
+        tests = [name for name in mutant.tests if (self._root / name).exists()]
+        without = self._without.get(tuple(tests)) or self._run(tests)
+        self._without[tuple(tests)] = without
+        if without != "survived":
+            return f"unproven, {without} without it, too:"
         path.write_text(original.replace(mutant.snippet, mutant.replacement), encoding="utf-8")
         try:
-            return self._run([name for name in mutant.tests if (self._root / name).exists()])
+            return self._run(tests)
         finally:
             path.write_text(original, encoding="utf-8")
 
@@ -245,9 +256,9 @@ def main() -> int:
 
         with ThreadPoolExecutor(options.n) as pool:
             verdicts = list(pool.map(judge, chosen))
-    killed, survived, gone = (sum(v.startswith(w) for v in verdicts) for w in ("killed", "survived", "gone"))
-    print(f"{len(verdicts)} mutants: {killed} killed, {survived} survived, {gone} gone")
-    return min(survived, 1)
+    ends = {word: sum(v.startswith(word) for v in verdicts) for word in _VERDICTS}
+    print(f"{len(verdicts)} mutants: " + ", ".join(f"{number} {word}" for word, number in ends.items()))
+    return min(ends["survived"] + ends["unproven"], 1)
 
 
 if __name__ == "__main__":
