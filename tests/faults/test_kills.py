@@ -78,6 +78,15 @@ def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_liv
     assert time.monotonic() - began >= GRACE_SECONDS - 1, "it was given its grace"
 
 
+def test_a_worker_that_hangs_is_ended_after_the_grace_of_a_stop(world: World) -> None:
+    run_id = world.asking_run(asks("Go on?"))
+    worker = world.worker(run_id)
+    processes.send_signal(worker, signal.SIGSTOP)
+    world.stop(run_id)
+    wait_for(lambda: not processes.is_alive(worker), GRACE_SECONDS + 20, "the end of the worker")
+    world.gone(run_id)
+
+
 def test_what_a_run_leaves_behind_at_its_end_is_ended_soon(world: World) -> None:
     world.agent_saying(shell(f"{STUBBORN}; {HEADLESS}"), says("Done."), sandbox="none")
     run_id = world.start()
