@@ -184,8 +184,9 @@ class Tree:
         if original.count(mutant.snippet) != 1:
             return "gone"
         tests = [name for name in mutant.tests if (self._root / name).exists()]
-        without = self._without.get(tuple(tests)) or self._run(tests)
-        self._without[tuple(tests)] = without
+        if tuple(tests) not in self._without:
+            self._without[tuple(tests)] = self._run(tests)
+        without = self._without[tuple(tests)]
         if without != "survived":
             return f"unproven, {without} without it, too:"
         path.write_text(original.replace(mutant.snippet, mutant.replacement), encoding="utf-8")

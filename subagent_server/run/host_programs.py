@@ -71,6 +71,8 @@ def user_program(name: str, path: str | None, writable: Iterable[Path]) -> Path:
 def words_to_start(program: Path, path: str | None, writable: Iterable[Path]) -> list[str]:
     """Return the command of a program, by its interpreter if env(1) would look that up in `path`.
 
+    For programs that keep all of `path`, because their own commands need it; others get `path_out_of_reach`.
+
     Raises:
         NoHostProgram: the interpreter cannot be used.
     """
