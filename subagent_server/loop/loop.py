@@ -23,9 +23,9 @@ from subagent_server.loop.model import (
     ToolCall,
     UsageMeter,
 )
-from subagent_server.loop.request import THOUGHTS
+from subagent_server.loop.request import THOUGHTS, Block, Message
 from subagent_server.loop.runner import EMPTY_REPLY, Outcome, completed
-from subagent_server.loop.web import Block, Message, WebTools, record_server_use
+from subagent_server.loop.web import WebTools, record_server_use
 from subagent_server.run.errors import CallerError, RunRefused, choices, shorten
 from subagent_server.run.journal import count
 from subagent_server.run.records import Failure, Usage

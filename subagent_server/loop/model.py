@@ -30,8 +30,17 @@ from anthropic.types import RawMessageStopEvent, RawMessageStreamEvent
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, Provider
 
-from subagent_server.loop.request import ContextEdits, fitting, marked
-from subagent_server.loop.web import Block, Message, joined_text, refuses_web_tools, text_of, whole_characters
+from subagent_server.loop.request import (
+    Block,
+    ContextEdits,
+    Message,
+    fitting,
+    joined_text,
+    marked,
+    text_of,
+    whole_characters,
+)
+from subagent_server.loop.web import refuses_web_tools
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage

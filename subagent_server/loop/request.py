@@ -16,14 +16,18 @@
 import re
 from base64 import b64decode, standard_b64encode
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from subagent_server.loop.web import Block, Message
+from subagent_server.run.durable import with_texts
 from subagent_server.run.files import Entry
 from subagent_server.run.images import size_of
 from subagent_server.toolbox.basic import CONTRACT_COMPLETE
+
+Block = dict[str, Any]
+"""A part of a message of the Messages API."""
+Message = dict[str, Any]
 
 MARK: Block = {"type": "ephemeral"}
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
@@ -212,6 +216,45 @@ def _without(messages: list[Message], left_out: set[_Position]) -> list[Message]
             content[position] = content[position] | {"content": parts}
         changed[number] = changed[number] | {"content": content}
     return changed
+
+
+# -- the text of messages
+
+
+def text_of(block: Block) -> str:
+    """Return the text of a block; that of any other block is empty."""
+    text = block.get("text") if block.get("type") == "text" else None
+    return text if isinstance(text, str) else ""
+
+
+def whole_characters(value: Any) -> Any:
+    """Return JSON data whose halves of characters are joined; a half alone becomes U+FFFD.
+
+    Gateways that count in UTF-16 cut texts in the middle of a character, and models write half an escape.
+    No request can hold that.
+    """
+    return with_texts(
+        value, lambda text: text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
+
+
+def joined_text(blocks: Iterable[Block]) -> str:
+    """Return all text of a message, its pieces a blank line apart.
+
+    A reply with citations comes in pieces of sentences: a piece with citations belongs to its neighbours.
+    """
+    joined = ""
+    before: Block | None = None
+    for block in blocks:
+        text = text_of(block)
+        if text.strip() or (text and before is not None):
+            cited = before is not None and bool(before.get("citations") or block.get("citations"))
+            if cited or not joined:
+                joined += text
+            elif text.strip():
+                joined += f"\n\n{text}"
+        before = block if text else None
+    return joined if joined.strip() else ""
 
 
 # -- old results of tools, which the API hides from the model

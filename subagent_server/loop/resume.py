@@ -20,16 +20,9 @@ from itertools import takewhile
 from typing import Any
 
 from subagent_server.loop.loop import result_block
-from subagent_server.loop.request import THOUGHTS, task_blocks
+from subagent_server.loop.request import THOUGHTS, Block, Message, joined_text, task_blocks
 from subagent_server.loop.runner import Outcome, completed
-from subagent_server.loop.web import (
-    SERVER_CALL,
-    Block,
-    Message,
-    calls_without_result,
-    is_server_result,
-    joined_text,
-)
+from subagent_server.loop.web import SERVER_CALL, calls_without_result, is_server_result
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, RUN_AGENT_NAME
 from subagent_server.run.history import PreviousCall, PreviousChild, PreviousRun
 from subagent_server.run.records import Message as Question

@@ -9,20 +9,17 @@ uses are gone is left out from then on, and the model is notified.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from subagent_server.loop.request import Block, Message
 from subagent_server.run.agent_definition import WebSelection
-from subagent_server.run.durable import with_texts
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import WebSource
 from subagent_server.run.states import cut
 
-# -- the blocks of the API
-
-Block = dict[str, Any]
-Message = dict[str, Any]
+# -- the calls in a reply
 
 SERVER_CALL = "server_tool_use"
 _RESULT_END = "_tool_result"
@@ -35,42 +32,6 @@ def is_server_result(block: Block) -> bool:
     """Whether a block is a result that the API has put into a reply."""
     kind = block.get("type")
     return isinstance(kind, str) and kind.endswith(_RESULT_END) and kind != "tool_result"
-
-
-def text_of(block: Block) -> str:
-    """Return the text of a block; that of any other block is empty."""
-    text = block.get("text") if block.get("type") == "text" else None
-    return text if isinstance(text, str) else ""
-
-
-def whole_characters(value: Any) -> Any:
-    """Return JSON data whose halves of characters are joined; a half alone becomes U+FFFD.
-
-    Gateways that count in UTF-16 cut texts in the middle of a character, and models write half an escape.
-    No request can hold that.
-    """
-    return with_texts(
-        value, lambda text: text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    )
-
-
-def joined_text(blocks: Iterable[Block]) -> str:
-    """Return all text of a message, its pieces a blank line apart.
-
-    A reply with citations comes in pieces of sentences: a piece with citations belongs to its neighbours.
-    """
-    joined = ""
-    before: Block | None = None
-    for block in blocks:
-        text = text_of(block)
-        if text.strip() or (text and before is not None):
-            cited = before is not None and bool(before.get("citations") or block.get("citations"))
-            if cited or not joined:
-                joined += text
-            elif text.strip():
-                joined += f"\n\n{text}"
-        before = block if text else None
-    return joined if joined.strip() else ""
 
 
 def calls_without_result(content: Sequence[Block]) -> list[Block]:
