@@ -10,7 +10,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -101,7 +101,7 @@ def _checked(content: Json, where: str) -> JsonSchema:
         if (draft := validator_name(content)) is None:
             raise _unknown_draft(content)
         targets = _check_form_and_references(content, draft)
-        if (reason := _Contradictions(targets, draft).of(content, "its root")) is not None:
+        if (reason := _Contradictions(targets, draft).of((content, "its root"))) is not None:
             raise BadSchema(f"no result fits, because {reason}")
     except BadSchema as error:
         raise BadSchema(f"{where}{error}") from error
@@ -297,85 +297,207 @@ class _Patterns:
 # -- schemas that nothing fits
 
 
+_TYPES = frozenset(("null", "boolean", "string", "array", "object", "integer", "number"))
+"""`number` is one that is no integer, as a schema of the type `number` takes both."""
 _BOUNDS = (
-    ("string", "minLength", "maxLength"),
-    ("array", "minItems", "maxItems"),
-    ("object", "minProperties", "maxProperties"),
-    ("integer", "minimum", "maximum"),
-    ("number", "minimum", "maximum"),
+    ({"string"}, "minLength", "maxLength"),
+    ({"array"}, "minItems", "maxItems"),
+    ({"object"}, "minProperties", "maxProperties"),
+    ({"integer", "number"}, "minimum", "maximum"),
 )
-_PLAIN = {"type", "const", "required", *(key for _, *keys in _BOUNDS for key in keys)}
-"""The keywords by which a value of `enum` or `const` is judged: no patterns, and nothing about its parts."""
+_EXCLUSIVE = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
+_PLAIN = {
+    "type",
+    "enum",
+    "const",
+    "required",
+    *_EXCLUSIVE.values(),
+    *(key for _, *keys in _BOUNDS for key in keys),
+}
+"""The keywords by which a value is judged at once: no patterns, and nothing about its parts."""
+_MOST_STEPS = 2_000
+_MOST_JUDGEMENTS = 5_000
 _DEEPEST = 100
+
+_Part = tuple[Any, str]
+"""A schema and its position."""
 
 
 class _Contradictions:
-    """Finds the reason why no value fits a schema, where a schema shows that by itself.
+    """Finds the reason why no value fits a schema, where that is plain to see.
 
-    Each schema that has to fit is judged alone: the parts of `allOf`, the target of a `$ref` (`targets`), a
-    property that is required, the items of a list that has some.
+    What has to fit the same value is judged together: the parts of `allOf`, the target of a `$ref`, and what
+    the `properties` of all of them require of one name. `targets` are those of references. What takes too
+    many steps to see is supposed to fit.
     """
 
     def __init__(self, targets: Mapping[int, Any], draft: str) -> None:
         self._targets = targets
         self._reference_alone = draft in _REFERENCE_ALONE
         self._judge = _judge(draft).kind
-        self._open: set[int] = set()
-        self._fine: set[int] = set()
+        self._left = _MOST_STEPS
+        self._open: set[frozenset[int]] = set()
+        self._fine: set[frozenset[int]] = set()
 
-    def of(self, schema: Any, at: str) -> str | None:
-        """Return the reason why no value fits `schema`, as a part of a sentence, or None."""
-        if schema is False:
-            return f"at {at} it is false"
-        if not isinstance(schema, dict) or id(schema) in self._fine or len(self._open) > _DEEPEST:
+    def of(self, *parts: _Part) -> str | None:
+        """Return the reason why no value fits all `parts`, as a part of a sentence, or None."""
+        self._left -= len(parts)
+        if self._left < 0:
             return None
-        if id(schema) in self._open:
-            return f"at {at} it needs itself, without an end"
-        self._open.add(id(schema))
-        reason = next(filter(None, self._reasons(schema, at)), None)
-        self._open.discard(id(schema))
+        for schema, at in parts:
+            if schema is False:
+                return f"at {at} it is false"
+        parts = tuple(part for part in parts if isinstance(part[0], dict))
+        key = frozenset(id(schema) for schema, _ in parts)
+        if not parts or key in self._fine or len(self._open) > _DEEPEST:
+            return None
+        if key in self._open:
+            return f"at {parts[0][1]} it needs itself, without an end"
+        self._open.add(key)
+        reason = next(filter(None, self._reasons(parts)), None)
+        self._open.discard(key)
         if reason is None:
-            self._fine.add(id(schema))
+            self._fine.add(key)
         return reason
 
-    def _reasons(self, schema: Mapping[str, Any], at: str) -> Iterator[str | None]:
+    def _reasons(self, parts: Sequence[_Part]) -> Iterator[str | None]:
+        for part in parts:
+            yield from map(self.of, self._of_same_value(part))
+        walked = self._together(parts)
+        # In some drafts nothing counts next to a reference; what has been tried counts as tried all the same.
+        whole = [(s, at) for s, at in walked if not (self._reference_alone and id(s) in self._targets)]
+        if not whole:
+            return
+        for schema, at in whole:
+            if "not" in schema and schema["not"] in ({}, True):
+                yield f"at {at} not forbids everything"
+        types = _types(whole)
+        if not types or not self._has_value(whole):
+            yield f"at {whole[0][1]} no value is left by type, enum and const"
+        yield from _of_bounds(types, whole)
+        yield from self._of_content(types, whole)
+        tried = {id(True), *(id(schema) for schema, _ in walked)}
+        for schema, at in whole:
+            for key in ("anyOf", "oneOf"):
+                choices = schema.get(key, [])
+                if choices and not any(id(choice) in tried for choice in choices):
+                    named = ((choice, _step(at, f"{key}/{n}")) for n, choice in enumerate(choices))
+                    yield self._of_choices(named, walked)
+
+    def _of_same_value(self, part: _Part) -> Iterator[_Part]:
+        """Yield what has to fit the same value as `part`."""
+        schema, at = part
         if id(schema) in self._targets:
-            yield self.of(self._targets[id(schema)], _step(at, "$ref"))
+            yield self._targets[id(schema)], _step(at, "$ref")
             if self._reference_alone:
                 return
         for number, below in enumerate(schema.get("allOf", [])):
-            yield self.of(below, _step(at, f"allOf/{number}"))
-        if "not" in schema and schema["not"] in ({}, True):
-            yield f"at {at} not forbids everything"
-        if not self._has_value(schema):
-            yield f"at {at} no value is left by type, enum and const"
-        kind = schema.get("type")
-        for _, least, most in (each for each in _BOUNDS if each[0] == kind):
-            if schema.get(least, -math.inf) > schema.get(most, math.inf):
-                yield f"at {at} nothing is left between {least} and {most}"
-        if kind == "object":
-            yield from (self._of_property(name, schema, at) for name in schema.get("required", []))
-        elif kind == "array" and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
-            yield self.of(schema.get("items"), _step(at, "items"))
+            yield below, _step(at, f"allOf/{number}")
 
-    def _has_value(self, schema: Mapping[str, Any]) -> bool:
-        """Return whether a value that `enum` or `const` names fits, or they name none."""
-        values = schema.get("enum")
-        if values is None:
-            values = [schema["const"]] if "const" in schema and "const" in self._judge.VALIDATORS else None
-        judge = self._judge({key: schema[key] for key in schema if key in _PLAIN})
-        return values is None or any(map(judge.is_valid, values))
+    def _together(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Return `parts` with all that has to fit the same value, each schema once."""
+        whole: dict[int, _Part] = {}
+        todo = list(reversed(parts))
+        while todo and self._left > 0:
+            self._left -= 1
+            part = todo.pop()
+            if isinstance(part[0], dict) and id(part[0]) not in whole:
+                whole[id(part[0])] = part
+                todo += self._of_same_value(part)
+        return list(whole.values())
 
-    def _of_property(self, name: str, schema: Mapping[str, Any], at: str) -> str | None:
-        properties = schema.get("properties", {})
-        if name in properties:
-            return self.of(properties[name], _step(at, f"properties/{name}"))
-        if schema.get("additionalProperties") is not False or "patternProperties" in schema:
-            return None
-        near = nearest(name, properties)
-        meant = f" (nearest: {shorten(near)})" if near else ""
-        lacks = f"at {at} required names {shorten(name)}, which properties lacks and"
-        return f"{lacks} additionalProperties forbids{meant}: name it in both"
+    def _of_choices(self, choices: Iterable[_Part], whole: Sequence[_Part]) -> str | None:
+        reasons = []
+        for choice in choices:
+            if (reason := self.of(choice, *whole)) is None:
+                return None
+            reasons.append(reason)
+        return reasons[0]
+
+    def _has_value(self, whole: Sequence[_Part]) -> bool:
+        """Return whether a value that `enum` and `const` name fits, or they name none."""
+        lists = [schema["enum"] for schema, _ in whole if "enum" in schema]
+        if "const" in self._judge.VALIDATORS:
+            lists += [[schema["const"]] for schema, _ in whole if "const" in schema]
+        if not lists:
+            return True
+        values = min(lists, key=len)
+        if len(values) * (len(whole) + sum(map(len, lists)) - len(values)) > _MOST_JUDGEMENTS:
+            return True
+        judges = self._judges(whole, values)
+        return any(all(judge.is_valid(value) for judge in judges) for value in values)
+
+    def _judges(self, whole: Sequence[_Part], values: Sequence[object]) -> list[Any]:
+        """Return validators for one of `values`: of the plain keywords in `whole`, also below `not`."""
+        judges = []
+        for schema, _ in whole:
+            plain = {key: schema[key] for key in schema if key in _PLAIN and schema[key] is not values}
+            if isinstance(schema.get("not"), dict) and schema["not"].keys() <= _PLAIN:
+                plain["not"] = schema["not"]
+            if plain:
+                judges.append(self._judge(plain))
+        return judges
+
+    def _of_content(self, types: Set[str], whole: Sequence[_Part]) -> Iterator[str | None]:
+        """Judge what a value has to contain."""
+        if types == {"object"}:
+            for name in dict.fromkeys(name for schema, _ in whole for name in schema.get("required", [])):
+                yield self._of_property(name, whole)
+        needs_item = any(schema.get("minItems", 0) > 0 for schema, _ in whole)
+        if types == {"array"} and needs_item and not any("prefixItems" in schema for schema, _ in whole):
+            yield self.of(*((schema.get("items"), _step(at, "items")) for schema, at in whole))
+
+    def _of_property(self, name: str, whole: Sequence[_Part]) -> str | None:
+        below: list[_Part] = []
+        for schema, at in whole:
+            properties = schema.get("properties", {})
+            if name in properties:
+                below.append((properties[name], _step(at, f"properties/{name}")))
+            elif schema.get("additionalProperties") is False and "patternProperties" not in schema:
+                near = nearest(name, properties)
+                meant = f" (nearest: {shorten(near)})" if near else ""
+                lacks = f"at {at} required names {shorten(name)}, which properties lacks and"
+                return f"{lacks} additionalProperties forbids{meant}: name it in both"
+        return self.of(*below)
+
+
+def _types(whole: Sequence[_Part]) -> Set[str]:
+    """Return the types of the values that can fit `whole`."""
+    types = _TYPES
+    for schema, _ in whole:
+        if "type" in schema:
+            types &= _named(schema["type"])
+        if isinstance(schema.get("not"), dict) and schema["not"].keys() == {"type"}:
+            types -= _named(schema["not"]["type"])
+    return types
+
+
+def _named(types: str | list[str]) -> Set[str]:
+    named = {types} if isinstance(types, str) else set(types)
+    return named | {"integer"} if "number" in named else named
+
+
+def _of_bounds(types: Set[str], whole: Sequence[_Part]) -> Iterator[str]:
+    for kinds, least, most in _BOUNDS:
+        if not types <= kinds:
+            continue
+        lowest = max(_bounds(whole, least), default=None)
+        highest = min(((bound, not is_beyond) for bound, is_beyond in _bounds(whole, most)), default=None)
+        if lowest is None or highest is None:
+            continue
+        is_beyond = lowest[1] or not highest[1]
+        if lowest[0] > highest[0] or (lowest[0] == highest[0] and is_beyond):
+            yield f"at {whole[0][1]} nothing is left between {least} and {most}"
+
+
+def _bounds(whole: Sequence[_Part], key: str) -> Iterator[tuple[float, bool]]:
+    """Yield each bound of this name, and whether a value has to be beyond it."""
+    for schema, _ in whole:
+        beyond = schema.get(_EXCLUSIVE.get(key), False)
+        if key in schema:
+            yield schema[key], beyond is True  # as draft 4 has it
+        if not isinstance(beyond, bool):
+            yield beyond, True
 
 
 def _step(at: str, step: str) -> str:
