@@ -59,7 +59,7 @@ def make_worktree(
         try:
             changed, untracked = _left_behind(replace(looking, seconds=_LOOK_SECONDS))
         except GitFailed as error:  # as by a FIFO instead of a HEAD below, which an earlier run left
-            unseen.append(f"What is not committed there was not seen ({error.why}).")
+            unseen.append(f"What is not committed there was not seen, nor copied ({error.why}).")
     borrowed = borrowed_objects(Path(worktree.repository))
     write_store(store, git, worktree, worktree.base, borrowed, signs=not boxed)
     write_known_references(store, git)
@@ -68,7 +68,7 @@ def make_worktree(
     inside_it = git.at(path, GIT_DIR=str(store), GIT_WORK_TREE=str(path))
     inside_it.run("fill the worktree", "-c", "checkout.workers=0", "reset", "--hard", "--quiet")
     looking = looking or inside_it.at(origin, GIT_WORK_TREE=str(origin))
-    included, notes = _include(looking, origin, path)
+    included, notes = ([], []) if unseen else _include(replace(looking, seconds=_LOOK_SECONDS), origin, path)
     return WorktreeState(
         phase="working",
         boxed=boxed,
@@ -120,7 +120,10 @@ def _include(git: Git, origin: Path, path: Path) -> tuple[list[str], list[str]]:
         file.write(patterns)
         file.flush()
         words = ("ls-files", "-z", "--others", "--ignored", f"--exclude-from={file.name}")
-        named = git.names(f"read {INCLUDE_FILE}", *words)
+        try:
+            named = git.names(f"read {INCLUDE_FILE}", *words)
+        except GitFailed as error:  # a run can have left a FIFO
+            return [], [f"What {INCLUDE_FILE} names was not copied ({error.why})."]
     included: list[str] = []
     refused: list[str] = []
     room = MAX_INCLUDED_BYTES
@@ -145,7 +148,7 @@ def _copy(origin: Path, path: Path, name: str, room: int) -> int:
         OSError, BadArgument: it is no such file, or the name is taken.
     """
     with inside(origin, name) as source, _opened(source) as descriptor:
-        status = os.fstat(descriptor)
+        status, size = os.fstat(descriptor), 0
         if status.st_size > room:
             raise BadArgument("The file is too large.")
         with inside(path, name, make_parents=True) as target:
@@ -154,11 +157,13 @@ def _copy(origin: Path, path: Path, name: str, room: int) -> int:
             try:
                 with os.fdopen(written, "wb") as file:
                     while chunk := os.read(descriptor, _CHUNK):
+                        if (size := size + len(chunk)) > room:  # a run at work there lets it grow
+                            raise BadArgument("The file is too large.")
                         file.write(chunk)
-            except OSError:  # half of it would be work of the run, and take the room of its commits
+            except (OSError, BadArgument):  # half of it would be work of the run, in the room of its commits
                 os.unlink(target.name, dir_fd=target.directory)
                 raise
-    return status.st_size
+    return size
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Nothing that a repository or a run says is executed, followed or moved (SPEC section 13)."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -239,17 +240,53 @@ def test_a_repository_borrows_no_directory_that_is_not_of_a_repository(
     assert "SECRET" not in result and "pack" in result
 
 
-def test_a_repository_within_whose_head_never_ends_only_costs_the_count_of_changes(
+def test_a_repository_within_whose_head_never_ends_only_costs_the_look_at_changes(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(making, "_LOOK_SECONDS", 0.5)
-    for name in ("refs", "objects"):
-        (repository.top / "sub/.git" / name).mkdir(parents=True)
-    os.mkfifo(repository.top / "sub/.git/HEAD")
+    (repository.top / making.INCLUDE_FILE).write_text("*.env\n", encoding="utf-8")
+    repository.commit("patterns")
+    worktree = planned(repository)
+    path = Path(worktree.path)
+    other = path.with_name("two")
+    of_run = worktree.model_copy(update={"path": str(other), "origin": str(path), "branch": "subagent/two"})
+    for each, origin, note in (
+        (worktree, repository.top, "was not seen, nor copied (it took more than 0.5 s)"),
+        (of_run, path, "What .worktreeinclude names was not copied (it took more than 0.5 s)"),
+    ):
+        for name in ("refs", "objects"):
+            (origin / "sub/.git" / name).mkdir(parents=True)
+        os.mkfifo(origin / "sub/.git/HEAD")
+        state = make_worktree(each, os.environ)
+        assert any(note in found for found in state.notes), state.notes
+        assert Path(each.path, "shared.txt").exists()
+
+
+def test_files_that_grow_while_they_are_copied_keep_to_the_bound(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "MAX_INCLUDED_BYTES", 1_000)
+    (repository.top / making.INCLUDE_FILE).write_text("*.env\n", encoding="utf-8")
+    names = [repository.top / f"{number}.env" for number in range(100)]
+    for name in names:
+        name.touch()
+    has_ended = threading.Event()
+
+    def grow() -> None:
+        while not has_ended.is_set():
+            for size in (50_000, 0):
+                for name in names:
+                    os.truncate(name, size)
+
+    growing = threading.Thread(target=grow)
+    growing.start()
     worktree = planned(repository)
     state = make_worktree(worktree, os.environ)
-    assert any("was not seen (it took more than 0.5 s)" in note for note in state.notes)
-    assert (Path(worktree.path) / "shared.txt").exists()
+    has_ended.set()
+    growing.join()
+    copied = list(Path(worktree.path).glob("*.env"))
+    assert sum(file.stat().st_size for file in copied) <= 1_000
+    assert sorted(state.included) == sorted(file.name for file in copied)
 
 
 def test_a_worktree_with_thousands_of_directories_in_each_other_is_removed(tmp_path: Path) -> None:
