@@ -39,6 +39,7 @@ from subagent_server.run.files import Directory, Entry, held_open
 from subagent_server.run.locks import exclusive
 from subagent_server.sandbox.git_files import git_settings, makes_repository, pointer
 from subagent_server.sandbox.quarantine import Kept, Quarantine, Taken
+from subagent_server.sandbox.readable import BoxRefused
 
 # -- What `subagent` itself has written into projects: not taken for the work of a run.
 #
@@ -406,8 +407,14 @@ def new_repositories(before: Seen, after: Seen) -> list[str]:
 
 
 def own_hooks(cwd: Path) -> tuple[str, ...]:
-    """Return the files and hooks below the directory that its configuration of git names. Runs git."""
-    executed = git_settings(os.environ, cwd).executed
+    """Return the files and hooks below the directory that its configuration of git names. Runs git.
+
+    Nothing if git cannot read that: then there is no box, and none is promised.
+    """
+    try:
+        executed = git_settings(os.environ, cwd).executed
+    except BoxRefused:
+        return ()
     return tuple(str(path.relative_to(cwd)) for path in executed if path.is_relative_to(cwd))
 
 

@@ -10,18 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from subagent_server.run import durable
+from subagent_server.run.confined_path import printable
 from subagent_server.run.files import Directory
 from subagent_server.run.host_programs import NoHostProgram, steps_to, system_program
 from subagent_server.run.secrets import is_secret_name, without_shapes
-from subagent_server.sandbox.readable import working_copies
+from subagent_server.sandbox.readable import BoxRefused, working_copies
 
 COMMONDIR = "commondir"
 OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
 _LONGEST_POINTER = 8192
-_GIT_SECONDS = 5.0
+_GIT_SECONDS = 15.0
 _SEEN_BY_GIT = ("HOME", "XDG_CONFIG_HOME", "LANG")
 _READ_BY_GIT = ("config", "config.worktree", "hooks", "info/attributes")
 _WORDS = re.compile(r"[\s'\"=;!]+")
+_STARTED_BY_GIT = re.compile(
+    r"(filter|diff|merge|hook|gpg|credential)\..+|sequence\.editor|"
+    r"core\.(fsmonitor|sshcommand|askpass|editor|pager|gitproxy|alternaterefscommand)"
+)
+"""The settings whose programs git starts by itself, as at `git status`. An alias is started by a person."""
 _ROLES = ("AUTHOR", "COMMITTER")
 _IDENTITY = {"user.name": "NAME", "user.email": "EMAIL"}
 
@@ -33,7 +39,7 @@ class GitSettings:
     `identity` are variables with the author, for git in a box, where no configuration of the user is shown.
     `executed` is what git reads and executes by it: files that it includes or that a setting names, the
     directory of its hooks if that is not the usual one, the links on the way to these, and where they and
-    links of the repository lead.
+    links of the repository lead. Some of it may be missing.
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +81,9 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
     """Return what git of the host has in its configuration for `cwd`; nothing if there is no git. Blocking.
 
     The author's variables in `environment` come before the configuration.
+
+    Raises:
+        BoxRefused: git cannot read it, so what has to be read-only is not known. It passes.
     """
     names = [f"GIT_{role}_{what}" for role in _ROLES for what in _IDENTITY.values()]
     variables = {name: environment[name] for name in names if name in environment}
@@ -93,7 +102,7 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
         elif key.startswith("include") and key.endswith(".path") and value:
             executed.append((cwd / origin).parent / _expanded(value))
         else:
-            executed += _files_named(value, top)
+            executed += _files_named(value, top, also_missing=_STARTED_BY_GIT.fullmatch(key) is not None)
     executed = [each for path in executed for each in (path, *_led_to(path, repository))]
     executed += [each for name in _READ_BY_GIT for each in _led_to(repository / name, repository)]
     hooks = repository / "hooks"
@@ -108,15 +117,18 @@ def _expanded(value: str) -> str:
     return os.path.expanduser(value)  # noqa: PTH111 - `Path.expanduser` raises for such a user
 
 
-def _files_named(value: str, top: Path) -> Iterator[Path]:
+def _files_named(value: str, top: Path, *, also_missing: bool) -> Iterator[Path]:
     """Yield the files of a working copy that a setting names, as of a command (`sh tools/merge.sh %O %A`).
 
-    A word without a slash or a dot is a branch, a program of `PATH` or a plain value.
+    A word without a slash or a dot is a branch, a program of `PATH` or a plain value. `also_missing`: a run
+    could make what is not there yet, such as `.venv/bin/nbstripout`.
     """
     for word in _WORDS.split(value):
         if ("/" in word or "." in word) and "\0" not in word:
             with suppress(OSError):
-                if (path := top / word).is_file():
+                path = top / word
+                # `Path.is_file` raises in a directory that a run has closed, where this is missing
+                if os.path.isfile(path) or (also_missing and not os.path.lexists(path)):  # noqa: PTH113
                     yield path
 
 
@@ -133,7 +145,12 @@ def _top(cwd: Path) -> Path:
 
 
 def _settings(program: Path, environment: Mapping[str, str], cwd: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield file, key and value of each setting that git has here; nothing if it cannot read them."""
+    """Yield file, key and value of each setting that git has here; nothing if it finds no repository.
+
+    Raises:
+        BoxRefused: it cannot read them, as where a run has left a directory instead of a file that is
+            included. The next run would write the hooks that another setting names.
+    """
     try:
         done = subprocess.run(
             [program, "config", "--list", "--show-origin", "-z"],
@@ -142,10 +159,15 @@ def _settings(program: Path, environment: Mapping[str, str], cwd: Path) -> Itera
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_GIT_SECONDS,
-            check=False,
+            check=True,
         )
-    except (OSError, subprocess.SubprocessError):
-        return
+    except (OSError, subprocess.SubprocessError) as error:
+        named = _top(cwd) / ".git"
+        if not is_repository(_top(cwd) / (pointer(named, "gitdir: ") or named)):
+            return
+        said = os.fsdecode(getattr(error, "stderr", None) or b"").strip().rpartition("\n")[2]
+        why = f"git cannot read its configuration in {cwd} ({printable(said or str(error))})"
+        raise BoxRefused(f"{why}, so what it executes is not known", passes=True) from error
     words = iter(done.stdout.decode("utf-8", "surrogateescape").split("\0"))
     for origin, setting in zip(words, words, strict=False):
         key, _, value = setting.partition("\n")

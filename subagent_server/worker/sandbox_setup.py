@@ -77,7 +77,11 @@ class RunBox:
         if not self.protects:
             return []
         links = [printable(str(link)) for link in self._setup.protected.links]
-        return [*self._held().open, *(f"{link}: it is a link that leads to agents" for link in links)]
+        try:
+            held = self._held().open
+        except BoxRefused as refusal:
+            held = [refusal.reason]
+        return [*held, *(f"{link}: it is a link that leads to agents" for link in links)]
 
     def built(self) -> Box:
         """Return a box. Blocking, for any thread.

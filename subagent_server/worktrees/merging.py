@@ -15,6 +15,7 @@ from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import CallerError
 from subagent_server.run.executed_files import executed_by
 from subagent_server.sandbox.git_files import git_settings
+from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.standstill import standing_still
 from subagent_server.worktrees.git import NO_PROGRAMS, USAGE, Git, GitFailed, harmless_git, joined, signing
 from subagent_server.worktrees.reading import Reader
@@ -211,9 +212,16 @@ def _check_executed(order: MergeOrder, executed: list[str]) -> None:
 
 
 def _named_by_settings(target: Path, touched: list[str], environment: Mapping[str, str]) -> list[str]:
-    """Return what settings of git name, what lies in it, and what is, or becomes, a link on the way to it."""
+    """Return what settings of git name, what lies in it, and what is, or becomes, a link on the way to it.
+
+    Raises:
+        GitFailed.
+    """
     top = Path(os.path.realpath(target))
-    named = set(git_settings(environment, top).executed)
+    try:
+        named = set(git_settings(environment, top).executed)
+    except BoxRefused as error:
+        raise GitFailed("merge", error.reason) from error
     way = {each for path in named for each in (path, *path.parents)}
     return [name for name in touched if top / name in way or not named.isdisjoint((top / name).parents)]
 

@@ -2,13 +2,15 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from subagent_server.sandbox.box import Held, directories_above, hold
+from subagent_server.sandbox.file_watch import own_hooks
 from subagent_server.sandbox.git_files import git_settings
-from subagent_server.sandbox.readable import PathRefused, named_paths
+from subagent_server.sandbox.readable import BoxRefused, PathRefused, named_paths
 from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
 
@@ -56,14 +58,34 @@ def test_files_that_the_configuration_of_git_or_its_links_lead_to_are_read_only(
     assert found == dict.fromkeys(held, "--ro-bind")
 
 
-@pytest.mark.parametrize("key", ["core.hooksPath", "include.path"])
-def test_settings_and_links_of_git_that_lead_nowhere_stop_nothing(cwd: Path, key: str) -> None:
+def test_settings_and_links_of_git_that_lead_nowhere_stop_nothing(cwd: Path) -> None:
     make_repository(cwd)
-    git("-C", cwd, "config", key, "~nobody-of-this-name/hooks")
+    git("-C", cwd, "config", "core.hooksPath", "~nobody-of-this-name/hooks")
     shutil.rmtree(cwd / ".git/hooks")
     (cwd / ".git/hooks").symlink_to(f"/tmp/{'x' * 300}/hooks")
     held = hold(cwd, git_settings(dict(os.environ), cwd).executed)
     assert mounts(held, cwd)[".git"] == "--ro-bind"
+
+
+@pytest.mark.parametrize("left", [Path.mkdir, lambda file: file.write_text("[odd", encoding="utf-8")])
+def test_no_box_is_made_where_git_cannot_read_what_it_executes(
+    cwd: Path, left: Callable[[Path], object]
+) -> None:
+    make_repository(cwd)
+    git("-C", cwd, "config", "include.path", "../local.cfg")
+    git("-C", cwd, "config", "core.hooksPath", "tools/hooks")
+    left(cwd / "local.cfg")
+    with pytest.raises(
+        BoxRefused, match=r"git cannot read its configuration in .* \(.*bad config"
+    ) as refused:
+        git_settings(dict(os.environ), cwd)
+    assert refused.value.passes, "an agent that can do without a box must not do so for that"
+    assert own_hooks(cwd) == ()
+
+
+def test_where_git_finds_no_repository_it_executes_nothing(cwd: Path) -> None:
+    (cwd / ".git").write_text("gitdir: /nowhere/worktrees/one\n", encoding="utf-8")
+    assert all(not path.is_relative_to(cwd) for path in git_settings(dict(os.environ), cwd).executed)
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -130,12 +130,17 @@ def test_hooks_and_files_that_the_configuration_of_git_names_are_watched_before_
     make_repository(place.cwd)
     git("-C", place.cwd, "config", "core.hooksPath", "tools/hooks")
     git("-C", place.cwd, "config", "include.path", "../local.cfg")
+    git("-C", place.cwd, "config", "filter.own.clean", "sh .venv/bin/clean %f")
+    git("-C", place.cwd, "config", "alias.own", "!rm -r build/out")
     names = NameWatch(place.cwd, place.quarantine, place.own, (), lambda: own_hooks(place.cwd))
     before = names.look()
-    for path in ("tools/hooks/pre-commit", "tools/other", "local.cfg"):
+    executed = ("tools/hooks/pre-commit", "local.cfg", ".venv/bin/clean")
+    others = ("tools/other", "build/out")
+    for path in (*executed, *others):
         write(place.cwd / path)
     moved = {kept.shown(place.cwd) for kept in names.take(before, "the command").moved}
-    assert moved == {"tools/hooks", "local.cfg"} and (place.cwd / "tools/other").exists()
+    assert moved == {"tools/hooks", "local.cfg", ".venv/bin/clean"}
+    assert all((place.cwd / path).exists() for path in others)
 
 
 def test_what_the_author_lifts_stays_and_nothing_beside_it(place: Place) -> None:
