@@ -175,6 +175,7 @@ def test_a_bubblewrap_that_makes_no_box_is_found_out(
         try_box(build_box(Rules(cwd=tmp_path / "work", environment=environment)))
     assert ("No permissions" in refused.value.reason) == (fake == "refuses")
     assert ("0.8 or later" in refused.value.reason) == (fake == "is of 0.6")
+    assert refused.value.passes == (fake == "hangs")  # a stalled machine must not take a run out of its box
 
 
 def test_a_program_that_is_killed_before_its_box_is_looked_at_may_start_again(tmp_path: Path) -> None:
