@@ -189,7 +189,7 @@ def start_agent(
     # 3. The task: directory, prompt and files.
     cwd = _cwd(service, order, checked, directories)
     AgentChecker(service).check_followed(checked.agent, cwd)
-    _check_texts(order)
+    check_texts(order)
     files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, directories)
     # 4. No secret reaches the disk: the worker gets the definition and the prompt through memory. The secrets
     # are those of the caller's environment, not of the script's.
@@ -321,7 +321,8 @@ def _cwd(
     return cwd_of_child(service, order.cwd, directories)
 
 
-def _check_texts(order: StartOrder) -> None:
+def check_texts(order: StartOrder) -> None:
+    """Refuse a prompt or a label that is too long. Raises BadArgument."""
     if len(order.prompt) > MAX_PROMPT_CHARACTERS:
         raise BadArgument(
             f"The prompt has {len(order.prompt):,} characters, more than {MAX_PROMPT_CHARACTERS:,}: "

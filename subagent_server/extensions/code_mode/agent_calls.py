@@ -50,8 +50,8 @@ from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.run_worktree import base_of_worktree
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.start import StartOrder, start_agent, with_arguments
-from subagent_server.verbs.tree_limits import BudgetSpent, TreeFull, agents_of
+from subagent_server.verbs.start import StartOrder, check_texts, start_agent, with_arguments
+from subagent_server.verbs.tree_limits import BudgetSpent, TreeFull, agents_of, check_may_start
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
@@ -220,6 +220,7 @@ class AgentCalls:
             )
         order = StartOrder(agent.name, prompt, inputs or [], cwd, label, arguments=own or None)
         order = with_arguments(agent, order)
+        check_texts(order)
         directories = directories_of(self._service, self._store.read(self._run.run_id))
         directory = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, cwd, directories)
         files = [file.data for file in check_inputs(order.inputs, directory, directories)]
@@ -253,6 +254,7 @@ class AgentCalls:
             if previous is not None and fate in (Fate.RECORDED, Fate.RUNNING):
                 run_id = previous.run_id
             elif self._options.dry_run:
+                await asyncio.to_thread(check_may_start, self._service, self._caller, planned.agent)
                 if is_first:  # equal keys would share its run
                     self._journal(planned, fate, None if previous is None else previous.run_id)
                 raise _Failed(_WOULD_BE_NEW)
@@ -277,7 +279,8 @@ class AgentCalls:
         has_begun = meta.started_at is not None
         if planned.agent.runner == "messages":
             has_begun = await asyncio.to_thread(self._store.paths.run(known).transcript.exists)
-        if meta.status.is_terminal and not has_begun and meta.continues_run_id is not None:
+        is_over = meta.status.is_terminal or not is_ours
+        if is_over and not has_begun and meta.continues_run_id is not None:
             return Fate.RESUMED, meta  # the turns of the run that it was to continue are paid
         code = meta.error.code if meta.error is not None else None
         retry = self._options.retry_failed and not is_ours  # of equal keys, one starts anew

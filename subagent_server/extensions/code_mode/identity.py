@@ -99,10 +99,10 @@ def fate_of(status: Status, code: str | None, *, has_begun: bool, is_ours: bool,
 
     `has_begun`: the run has a conversation; `is_ours`: the program's own run has started it.
     """
-    if not status.is_terminal:
-        return Fate.RUNNING if is_ours else Fate.RESUMED
+    if not status.is_terminal and is_ours:
+        return Fate.RUNNING
     if status is Status.COMPLETED:
         return Fate.RECORDED
-    if status is Status.STOPPED or code in CUT:
+    if not status.is_terminal or status is Status.STOPPED or code in CUT:  # a live one will be stopped
         return Fate.RESUMED if has_begun else Fate.NEW
     return Fate.NEW if retry_failed or not has_begun else Fate.RECORDED

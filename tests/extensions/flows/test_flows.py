@@ -553,6 +553,8 @@ ATTEMPTS = {
     "agents.worker('x')": "agents.worker() takes its arguments by name",
     "agents.worker(prompt=' ')": "agents.worker() needs a prompt",
     "agents.worker(prompt=3)": "agents.worker() needs a prompt",
+    "agents.worker.call(prompt='x', label='y' * 300).plan()": "The label has more than",
+    "agents.worker.call(prompt='x' * 1_000_001).plan()": "put the material into files",
     "agents.worker(prompt='x', inputs='a')": "inputs: Input should be a valid list",
     "agents.worker(prompt={1})": "plan(): the arguments have to be values of JSON",
     "agents.worker(prompt='x' * 5_000_000)": "plan(): the arguments have more than 4,194,304 bytes",
@@ -573,7 +575,7 @@ ATTEMPTS = {
     "gather() + gather([]) + gather(x for x in ())": "[]",
     "phase(3)": "None",
     "now().year > 2000, 0 <= random() < 1": "(True, True)",
-    "[agents.worker.call(prompt=f'{n}' + 'x' * 4_000_000).plan() for n in range(40)]": "take 128 MiB in all",
+    "[agents.worker.call(prompt=f'{n}' + 'x' * 999_990).plan() for n in range(140)]": "take 128 MiB in all",
 }
 """What a flow may try, and the words of what comes of it; no run starts for any."""
 
@@ -812,6 +814,8 @@ def test_a_budget_ends_starts_and_no_call_waits_for_one_that_never_started(world
     world.play(DONE)
     run_id = started(world)
     assert output(world, run_id) == ["budget"] * 5 and not world.store.children_of(run_id)
+    dry = again(world, run_id, dry_run=True)
+    assert "started nothing: no calls." in output(world, dry), "it lists none that the start would refuse"
 
 
 def test_moments_and_numbers_are_the_same_when_a_flow_is_continued(world: World) -> None:

@@ -113,6 +113,7 @@ def test_a_key_is_an_identity_whatever_was_asked_before() -> None:
     [
         (Status.RUNNING, None, True, {"is_ours": True}, Fate.RUNNING),
         (Status.RUNNING, None, True, {}, Fate.RESUMED),
+        (Status.READY, None, False, {}, Fate.NEW),
         (Status.COMPLETED, None, True, {}, Fate.RECORDED),
         *((Status.FAILED, code, True, {}, Fate.RESUMED) for code in ("crashed", "lost", "timeout", "budget")),
         (Status.FAILED, "storage", True, {}, Fate.RESUMED),
