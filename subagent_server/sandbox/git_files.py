@@ -165,8 +165,8 @@ def _settings(program: Path, environment: Mapping[str, str], cwd: Path) -> Itera
         named = _top(cwd) / ".git"
         if not is_repository(_top(cwd) / (pointer(named, "gitdir: ") or named)):
             return
-        said = os.fsdecode(getattr(error, "stderr", None) or b"").strip().rpartition("\n")[2]
-        why = f"git cannot read its configuration in {cwd} ({printable(said or str(error))})"
+        complaint = os.fsdecode(getattr(error, "stderr", None) or b"").strip().rpartition("\n")[2]
+        why = f"git cannot read its configuration in {cwd} ({printable(complaint or str(error))})"
         raise BoxRefused(f"{why}, so what it executes is not known", passes=True) from error
     words = iter(done.stdout.decode("utf-8", "surrogateescape").split("\0"))
     for origin, setting in zip(words, words, strict=False):
