@@ -140,7 +140,6 @@ _COLOURS = {
     "no_reply": "yellow",
     "warning": "yellow",
     "server_log": "grey",
-    "tool_progress": "grey",
 }
 _ENDS = {"completed": "green", "failed": "red", "stopped": "grey"}
 _NAMES = ("blue", "magenta", "cyan", "green", "yellow")

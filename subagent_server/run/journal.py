@@ -158,12 +158,6 @@ def _server_log(e: Event) -> str:
     return f"[{e.get('server')}] {cut(str(e.get('text', '')), 2 * _PREVIEW_WIDTH)}"
 
 
-def _progress(e: Event) -> str:
-    total = f"/{e['total']:g}" if isinstance(e.get("total"), int | float) else ""
-    message = f": {e['message']}" if e.get("message") else ""
-    return f"… {e.get('toolName')} {e.get('progress', 0):g}{total}{message}"
-
-
 def _subagent(e: Event) -> str:
     """Return the line of an event of another run or program: its name, and a line or two of its text."""
     kind, payload = str(e.get("event")), e.get("payload")
@@ -241,7 +235,6 @@ RENDERERS: dict[str, Callable[[Event], str]] = {
     "phase": lambda e: f"══ {e.get('name')}",
     "todos": _todos,
     "server_log": _server_log,
-    "tool_progress": _progress,
     "usage": lambda e: f"· {usage_line(e)}",
     "run_ended": _ended,
     "subagent_event": _subagent,

@@ -52,7 +52,6 @@ _BY_TYPE: dict[str, LoggingLevel] = {
     "usage": "debug",
     "subagent_event": "debug",
     "server_log": "debug",
-    "tool_progress": "debug",
     "warning": "warning",
     "no_reply": "warning",
 }

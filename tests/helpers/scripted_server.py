@@ -7,7 +7,7 @@
   `{"hang": true}`: no answer; `{"error": ...}`: an error of the protocol; `{"env": "NAME"}`: a variable of
   the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
   had; `{"forks": 9}`: whether it may have so many processes;
-  `{"progress": 3}`: three reports, with a `total`, then the text `done`; `{"pings": 9}`: so many, and nothing
+  `{"progress": 3}`: three reports, then the text `done`; `{"pings": 9}`: so many, and nothing
   is read or answered after them; `{"cancels": 9}`: so many requests, each taken back at once;
   `{"raw": "..."}`: this result as it is, in Latin-1, which is no UTF-8;
   `{"stderr": "..."}`: a line, and the arguments; `{"networks": true}`: the interfaces;
@@ -126,7 +126,7 @@ class ScriptedServer:
         """Return the result of a call."""
         for step in range(does.get("progress", 0)):
             token = params.get("_meta", {}).get("progressToken")
-            report = {"progressToken": token, "progress": step + 1, "total": does.get("total")}
+            report = {"progressToken": token, "progress": step + 1}
             self.notify("notifications/progress", report)
         if "content" in does or "structuredContent" in does:
             return {"content": [], **does}

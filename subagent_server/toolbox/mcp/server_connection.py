@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
@@ -12,7 +10,6 @@ from typing import Any, Literal, Self
 
 import httpx2
 from mcp import Client, ClientSession, MCPError
-from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -367,9 +364,7 @@ class ServerSession:
         """Whether no call can reach the server any more."""
         return self._lost or self._transport.over.is_set() or self._task is None or self._task.done()
 
-    async def call(
-        self, tool: str, arguments: dict[str, object], seconds: float, progress: ProgressFnT
-    ) -> CallToolResult:
+    async def call(self, tool: str, arguments: dict[str, object], seconds: float) -> CallToolResult:
         """Call a tool and return its result, whatever it is.
 
         Raises:
@@ -381,7 +376,7 @@ class ServerSession:
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
             async with asyncio.timeout(seconds):
-                result = await self._client.send_request(request, _RESULT, progress_callback=progress)
+                result = await self._client.send_request(request, _RESULT)
         except TimeoutError as error:
             raise CallTimedOut(f"did not answer within {seconds:g} s, so the call was given up") from error
         except MCPError as error:
@@ -461,14 +456,8 @@ class ServerSession:
 
 # -- the server over the whole of a run
 
-_PROGRESS_SECONDS = 2.0
-"""Progress of a call comes into the journal no more often than this."""
 _LEAST_PROBE_SECONDS = 20.0
 """With less time than this, a server that does not answer is asked in the old way after half of it."""
-
-
-def _is_of_json(value: float | str | None) -> bool:
-    return isinstance(value, str) or (value is not None and math.isfinite(value))
 
 
 @dataclass(frozen=True)
@@ -579,9 +568,7 @@ class ServerConnection:
         """
         session = await self._living()
         try:
-            result = await session.call(
-                tool, arguments, self.definition.call_timeout_seconds, self._progress(tool)
-            )
+            result = await session.call(tool, arguments, self.definition.call_timeout_seconds)
         except ServerLost as loss:
             words = self._with_words(str(loss))
             outcome = await self._restarted(session, words)
@@ -655,20 +642,6 @@ class ServerConnection:
     def facts(self) -> dict[str, Any]:
         """Return the name, version and instructions that the server has sent."""
         return self.session.facts() if self.session is not None else {}
-
-    def _progress(self, tool: str) -> ProgressFnT:
-        last = -_PROGRESS_SECONDS
-
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if now - last >= _PROGRESS_SECONDS:
-                last = now
-                facts = {"progress": progress, "total": total, "message": message and message[:500]}
-                known = {key: value for key, value in facts.items() if _is_of_json(value)}
-                self._around.record("tool_progress", server=self.name, toolName=tool, **known)
-
-        return report
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """Leave the server."""

@@ -388,8 +388,6 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
             assert (await field.call("cuts_bytes")).text == "caf\ufffd"
             assert (await field.call("crumbles")).text.endswith("x\n\n[3 more blocks are left out]")
             assert (await field.call("works", half="\ud83d")).text == "done"
-            (progress,) = field.said("tool_progress")
-            assert progress == {"server": "s", "toolName": "works", "progress": 1.0}
             assert field.said("warning") == []
 
     asyncio.run(work())
@@ -409,16 +407,6 @@ def test_a_server_that_takes_its_requests_back_is_read_on(tmp_path: Path) -> Non
     async def work() -> None:
         async with connected(tmp_path, s=scripted({"name": "t", "does": {"cancels": 1_500}})) as field:
             assert [(await field.call("t", n=n)).text for n in range(2)] == ['{"n": 0}', '{"n": 1}']
-
-    asyncio.run(work())
-
-
-def test_progress_that_is_no_number_is_not_in_the_journal(tmp_path: Path) -> None:
-    async def work() -> None:
-        odd = scripted({"name": "t", "does": {"progress": 1, "total": 1e999}})
-        async with connected(tmp_path, s=odd) as field:
-            await field.call("t")
-            assert field.said("tool_progress") == [{"server": "s", "toolName": "t", "progress": 1.0}]
 
     asyncio.run(work())
 
