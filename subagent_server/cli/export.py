@@ -18,6 +18,7 @@ from subagent_server.cli.console.terminal import (
     output_failed,
 )
 from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.stderr import failpoint
 from subagent_server.verbs.export_run import as_line, inspect_log, is_address, send
 from subagent_server.verbs.export_run import export as export_runs
 from subagent_server.verbs.export_run import otlp as otlp_of
@@ -113,8 +114,12 @@ def _as_spans(session: Session, target: str, spans: bytes) -> None:
     session.say_done({"sentTo": target}, "The spans were sent.")
 
 
+def _is_there(name: str) -> BadArgument:
+    return BadArgument(f"{one_line(name)} is there already: name another file.")
+
+
 def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
-    """Write stdout (`-`), or a new file, which is removed again if it is not whole.
+    """Write stdout (`-`), or a new file, which has its name only when it is whole.
 
     Raises BadArgument; stdout as `out` does.
     """
@@ -129,15 +134,19 @@ def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
         except OSError as error:
             raise output_failed(error) from error
     path = session.settings.cwd / name
+    if os.path.lexists(path):
+        raise _is_there(name)
+    # A file of that name is whole, also if this process is killed while it writes.
+    partial = path.with_name(f".subagent-export-{os.getpid()}.part")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise BadArgument(f"{one_line(name)} is there already: name another file.") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             found = write(file)
+        failpoint("export.written")
+        if os.path.lexists(path):
+            raise _is_there(name)
+        partial.rename(path)
     except BaseException:
-        path.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
     size = path.stat().st_size
     session.say_done({"file": str(path), "bytes": size}, f"{one_line(name)} is written, {size:,} bytes.")

@@ -266,6 +266,9 @@ def _checked(
     )
     if checked.doubt is not None:
         raise checked.doubt
+    for each in checked.refusals:
+        if (each.key or "").rpartition(".")[2] in order.overrides:  # an option of this start, not the file
+            raise BadArgument(each.sentence)
     if is_scripted(service.settings.environment):
         return replace(checked, agent=calling_script(checked.agent))
     budgets = [] if parent is None else budgets_of(service.store, parent)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from subagent_server.run.records import Usage
+from subagent_server.run.stderr import VARIABLE
 from tests.cli.command import BOUND, Cli
 from tests.cli.families import family
 from tests.helpers.forked import PROGRAM, run
@@ -53,6 +54,8 @@ def test_a_tree_goes_to_stdout_and_nothing_is_written_over(cli: Cli) -> None:
         assert (cli.home / "mine").read_text(encoding="utf-8") == "mine"
         both = cli("export", ids.boss, "-o", "-", "--json")
         assert both.returncode == 2 and "both write stdout" in both.stderr and both.stdout == ""
+        cut = cli("export", ids.boss, "-o", "other", env={VARIABLE: "export.written"})
+        assert cut.returncode == -9 and not (cli.home / "other").exists(), "a name has a whole file"
         made = cli.json("export", ids.boss, "-o", "other")
         assert made == {"file": str(cli.home / "other"), "bytes": (cli.home / "other").stat().st_size}
 
