@@ -25,7 +25,8 @@ class Extension:
     """What an extension adds, each as `module:attribute`.
 
     `tools`: by the key of agent files that asks for it, a function that takes a `toolbox.tool.RunTools` and
-    returns the tools that the model gets instead of those of the MCP servers.
+    returns the tools that the model gets instead of those of the MCP servers; `refusals`: a function that
+    yields why a start would refuse an agent with that key, a sentence each.
     `runners`: by the value of `runner`, a function that opens one (`worker/runners.py`); `runner_checks` is a
     module that checks an agent, before a start, for what these runners cannot keep (`verbs/check_agent.py`).
     `schemas`: by the name for `subagent schema`, a function that returns the JSON Schema of a file.
@@ -37,6 +38,7 @@ class Extension:
 
     commands: Mapping[str, Command] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
+    refusals: str | None = None
     runners: Mapping[str, str] = field(default_factory=dict)
     runner_checks: str | None = None
     schemas: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +58,7 @@ EXTENSIONS: Mapping[str, Extension] = {
             ),
         },
         tools={"codeMode": f"{_HERE}.extensions.code_mode.code_tool:with_programs"},
+        refusals=f"{_HERE}.extensions.code_mode.python_text:refusals",
         runners={"flow": f"{_HERE}.extensions.code_mode.flow_runner:open_runner"},
     ),
     "programs": Extension(
@@ -106,6 +109,11 @@ def commands() -> dict[str, Command]:
 def tools_for(key: str) -> str | None:
     """Return the function that makes the tools for a key of agent files; None if no extension has it."""
     return next((each.tools[key] for each in EXTENSIONS.values() if key in each.tools), None)
+
+
+def refusals_for(key: str) -> str | None:
+    """Return the function that yields why agents with a key of agent files are refused, if there is one."""
+    return next((each.refusals for each in EXTENSIONS.values() if key in each.tools), None)
 
 
 def runners() -> dict[str, str]:

@@ -219,6 +219,8 @@ class AgentChecker:
         # 5. Boxes last: they depend on the directory.
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
+        if (where := extensions.refusals_for("codeMode")) and ready.enabled_code_mode is not None:
+            refusals += (Refusal(sentence, "mcpServers") for sentence in extensions.imported(where)(ready))
         tools = missing_tools(ready)
         agents = missing_agents(ready, self._agent_names) if ready.agents else []
         missing = {

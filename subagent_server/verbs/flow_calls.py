@@ -31,6 +31,7 @@ class FlowCall(Record):
     label: str | None = None
     phase: str | None = None
     called_run_id: str | None = None
+    refusal: str | None = None
     status: Status | None = None
     seconds: float | None = None
     cost_usd: Money | None = None
@@ -104,7 +105,8 @@ def _line(call: FlowCall) -> str:
     seconds = None if call.seconds is None else f"{call.seconds:.1f} s"
     cost = None if call.cost_usd is None else dollars(call.cost_usd)
     status = None if call.status is None else call.status.value
-    return "  ".join(filter(None, (call.state, name, call.called_run_id, status, seconds, cost)))
+    refusal = None if call.refusal is None else f"would be refused: {' '.join(call.refusal.split())}"
+    return "  ".join(filter(None, (call.state, name, call.called_run_id, status, seconds, cost, refusal)))
 
 
 def dry_run_text(store: RunStore, run_id: str) -> str:

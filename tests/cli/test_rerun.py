@@ -63,7 +63,8 @@ def test_an_option_reaches_an_agent_with_a_program_of_its_own(cli: Cli) -> None:
     late = cli("run", "worker", "Do it.", "--timeout", "0.5", "--wait", "60")
     assert late.returncode == 1 and "0.5 s of working time" in late.stderr, late.stderr
     for option, key in (("--budget", "budgetUsd"), ("--max-turns", "maxTurns")):
-        cli.leaves_with(2, f"{key} cannot be kept by the runner command", "run", "worker", "Do it.", option, "1")
+        why = f"{key} cannot be kept by the runner command"
+        cli.leaves_with(2, why, "run", "worker", "Do it.", option, "1")
     assert len(stored(cli)) == 1, "what an option asks in vain starts nothing"
 
 

@@ -68,6 +68,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "model cannot reach the program: put",
     ),
     "nowhere": ({"runner": "command", "command": "/nowhere/agent"}, "/nowhere/agent"),
+    "twins": (
+        {"codeMode": True, "mcpServers": {"a-b": ECHO, "a_b": ECHO}},
+        "the servers 'a-b' and 'a_b' both become a_b. Rename one of them in mcpServers.",
+    ),
     "interpreter": (
         {"codeMode": {"enabled": True, "python": "/nowhere/python"}},
         "codeMode.python: '/nowhere/python' is not here",

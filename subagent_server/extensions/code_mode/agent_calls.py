@@ -42,6 +42,7 @@ from subagent_server.run.states import (
 )
 from subagent_server.toolbox.run_context import RunContext, RunOver
 from subagent_server.verbs.access import run_as_caller
+from subagent_server.verbs.check_agent import AgentChecker
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.inputs import check_inputs, cwd_of_agent, cwd_of_child, directories_of
@@ -256,7 +257,8 @@ class AgentCalls:
             elif self._options.dry_run:
                 await asyncio.to_thread(check_may_start, self._service, self._caller, planned.agent)
                 if is_first:  # equal keys would share its run
-                    self._journal(planned, fate, None if previous is None else previous.run_id)
+                    refusal = await asyncio.to_thread(self._refusal, planned)
+                    self._journal(planned, fate, None if previous is None else previous.run_id, refusal)
                 raise _Failed(_WOULD_BE_NEW)
             else:
                 run_id = await self._begun(planned, previous if fate is Fate.RESUMED else None)
@@ -563,8 +565,15 @@ class AgentCalls:
             why = error.strerror or str(error)
             raise RunRefused("storage", f"{folder.path} cannot be read ({why}).") from error
 
-    def _journal(self, planned: _Planned, fate: Fate, run_id: str | None) -> None:
+    def _refusal(self, planned: _Planned) -> str | None:
+        """Return why a start would refuse a call."""
+        elsewhere = planned.order.cwd is not None
+        checked = AgentChecker(self._service).check(planned.agent, elsewhere=elsewhere)
+        return checked.sentences or None if checked.doubt is None else checked.doubt.sentence
+
+    def _journal(self, planned: _Planned, fate: Fate, run_id: str | None, refusal: str | None = None) -> None:
         facts = {"label": planned.order.label, "phase": planned.phase, "calledRunId": run_id}
+        facts["refusal"] = refusal
         known = {name: value for name, value in facts.items() if value is not None}
         self._run.record(
             "agent_call", callId=planned.identity[:16], agent=planned.agent.name, state=fate.value, **known

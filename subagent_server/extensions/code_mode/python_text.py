@@ -10,13 +10,13 @@ import keyword
 import re
 import sys
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from textwrap import indent
 from typing import Any
 
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, AgentDefinition
-from subagent_server.run.errors import visible
+from subagent_server.run.errors import RunRefused, shorten, visible
 from subagent_server.run.states import cut
 
 PROGRAM_NAMES = frozenset({"Text", "ToolError", "ask_parent", "gather", "help", "run", "search_tools"})
@@ -63,6 +63,35 @@ def python_name(name: str, otherwise: str, taken: Collection[str] = ()) -> str:
 def function_name(agent: AgentDefinition) -> str:
     """Return the name of an agent as a function of programs."""
     return python_name(agent.tool_name.removeprefix("run_"), "agent")
+
+
+def namespaces_of(servers: Iterable[str]) -> dict[str, str]:
+    """Return the namespace of each server. Raises RunRefused: two would have the same."""
+    by_namespace: dict[str, str] = {}
+    for server in dict.fromkeys(servers):
+        namespace = python_name(server, "server", RESERVED | MODULE_NAMES)
+        other = by_namespace.setdefault(namespace, server)
+        if other != server:
+            raise RunRefused(
+                "config",
+                f"In code mode the servers {shorten(other)} and {shorten(server)} both become {namespace}.",
+                "Rename one of them in mcpServers.",
+            )
+    return {server: namespace for namespace, server in by_namespace.items()}
+
+
+def refusals(agent: AgentDefinition) -> Iterator[str]:
+    """Yield why a start would refuse an agent in code mode for the names of its servers.
+
+    Where it names tools, only their list shows whether two such servers have functions.
+    """
+    code_mode = agent.enabled_code_mode
+    if agent.tools is not None or agent.disallowed_tools or code_mode is None or code_mode.excluded_tools:
+        return
+    try:
+        namespaces_of(agent.mcp_servers)
+    except RunRefused as error:
+        yield f"{error} {error.hint}"
 
 
 def type_name(*words: str) -> str:

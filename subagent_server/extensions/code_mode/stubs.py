@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from subagent_server.extensions.code_mode.python_text import (
-    MODULE_NAMES,
     RESERVED,
     STUB_NAMES,
     as_comment,
     as_docstring,
+    namespaces_of,
     python_name,
     type_name,
 )
@@ -320,7 +320,7 @@ def catalogue_of(tools: Sequence[ServerTool]) -> Catalogue:
         RunRefused: `config`; two servers or two tools of one server get the same name, or a tool has a name
             that code mode itself needs. The sentence names them and the two ways out.
     """
-    namespaces = _namespaces(tools)
+    namespaces = namespaces_of(tool.server for tool in tools)
     functions = list(_functions(tools, namespaces))
     by_name: dict[str, list[ToolFunction]] = {}
     for each in functions:
@@ -328,21 +328,6 @@ def catalogue_of(tools: Sequence[ServerTool]) -> Catalogue:
     taken = RESERVED | set(namespaces.values())
     flat = {name: same[0] for name, same in by_name.items() if len(same) == 1 and name not in taken}
     return Catalogue(functions, flat)
-
-
-def _namespaces(tools: Sequence[ServerTool]) -> dict[str, str]:
-    """Return the namespace of each server."""
-    by_namespace: dict[str, str] = {}
-    for server in dict.fromkeys(tool.server for tool in tools):
-        namespace = python_name(server, "server", RESERVED | MODULE_NAMES)
-        other = by_namespace.setdefault(namespace, server)
-        if other != server:
-            raise RunRefused(
-                "config",
-                f"In code mode the servers {shorten(other)} and {shorten(server)} both become {namespace}.",
-                "Rename one of them in mcpServers.",
-            )
-    return {server: namespace for namespace, server in by_namespace.items()}
 
 
 def _functions(tools: Sequence[ServerTool], namespaces: Mapping[str, str]) -> Iterator[ToolFunction]:

@@ -380,6 +380,9 @@ def test_what_is_asked_anew_is_asked_once_and_its_result_kept(world: World) -> N
         assert asked(simulator) == dict(zip("ab", counts, strict=True))
     dry = again(world, run_id, fresh=["worker"], dry_run=True)
     assert "nothing: 1 new." in output(world, dry), "equal keys would cost once"
+    world.agent(apiKeyEnv="NO_SUCH_KEY")
+    dry = again(world, run_id, dry_run=True)
+    assert "would be refused: NO_SUCH_KEY is not set" in output(world, dry)
 
 
 def test_an_edited_flow_within_a_flow_pays_for_nothing_twice(world: World) -> None:
