@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.run.errors import BadArgument, HostError
+from subagent_server.run.errors import BadArgument, HostError, UnsafeRoot
 from subagent_server.run.paths import RootPaths
 from subagent_server.run.store import RunStore
 from subagent_server.settings import Settings, read_settings
@@ -93,7 +93,12 @@ def test_a_folder_that_holds_no_more_than_a_readme_becomes_a_root(tmp_path: Path
 def test_a_link_is_no_folder_that_becomes_a_root(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
-    assert settings(tmp_path).runs_root == tmp_path / ".subagent" / "runs"
+    hidden = settings(tmp_path).runs_root
+    assert hidden == tmp_path / ".subagent" / "runs"
+    hidden.parent.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnsafeRoot, match=r"lies behind the link .*: name another with --runs"):
+        RunStore(hidden).make_root()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_without_any_runs_folder_one_is_used_in_the_working_directory_and_not_yet_made(

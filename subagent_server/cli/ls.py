@@ -87,6 +87,8 @@ def ls(
     each has cost; on a terminal it takes keys (`?` lists them). With --json it prints a line for each change.
     Ctrl-C ends the watching.
     """
+    if watching and quiet:
+        raise click.UsageError("--quiet prints ids once and --watch stays: leave one of them out.")
     wanted = RunFilter(frozenset(_SHORT.get(name) or Status(name) for name in statuses), agent)
     store = RunStore(session.settings.runs_root)
 

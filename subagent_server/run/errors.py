@@ -192,11 +192,11 @@ class UnknownAgent(CallerError):
 
     def __init__(self, name: str, known: Iterable[str], reason: str | None = None) -> None:
         self.reason = reason
+        self.known = sorted(known)
         because = f" ({reason})" if reason else ""
-        names = sorted(known)
         there = (
-            choices("agents", name, names)
-            if names
+            choices("agents", name, self.known)
+            if self.known
             else "no agents are here (directories above are not searched), and `subagent new NAME` writes one"
         )
         super().__init__(

@@ -107,6 +107,9 @@ def make_root(path: Path) -> RootDirectory:
         ForeignRoot: the root is not ours.
         StorageFailed: the root cannot be made or marked.
     """
+    # A link may have come with the directory: it would lead runs elsewhere, and no box can hide them there.
+    if path.parent.name == HIDDEN_RUNS.parent.name and path.parent.is_symlink():
+        raise UnsafeRoot(path, f"lies behind the link {path.parent.name}")
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):

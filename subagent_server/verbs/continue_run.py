@@ -319,6 +319,7 @@ def order_of(
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
         ForeignRoot: the root does not have our mark.
+        UnknownAgent: its file is not here, or cannot be read.
         BadArgument: the prompt is not kept whole, the run was a dry run, or a script has played it and none
             plays the next.
     """
@@ -338,6 +339,15 @@ def order_of(
     if cwd is None:
         cwd = directory_before_worktree(meta, request)
         check_is_real(cwd, run_id)
+    contract = _contract(service, request)
+    if contract is None:
+        try:
+            service.registry.get(meta.agent_name)
+        except UnknownAgent as error:
+            if error.reason is not None or not (file := str(request.agent.get("source", ""))):
+                raise
+            why = f"run {run_id} had it from {shorten(file, 200)}: name its directory with --agents"
+            raise UnknownAgent(meta.agent_name, error.known, why) from error
     is_flow = request.runner == "flow"
     return StartOrder(
         agent=meta.agent_name,
@@ -346,6 +356,6 @@ def order_of(
         inputs=list(request.inputs),
         cwd=cwd,
         label=request.label,
-        contract=_contract(service, request),
+        contract=contract,
         script=script,
     )

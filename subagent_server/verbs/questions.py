@@ -102,10 +102,10 @@ def reply(
     check_answer(answer)
     service.store.paths.check_ours()
     if caller.run_id == run_id:
-        raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")
+        raise NotAllowed(f"Run {run_id} does not answer itself: what it asks is answered by its parent.")
     observed = observe(service.store, run_id, caller)
     masked = masker_at_door(service, run_id).text(answer)
-    named = message_id or _the_only_open_one(observed.meta, masked)
+    named = message_id or _the_only_open_one(observed.meta)
     event = transitions.ReplyGiven(message_id=named, answer=masked, answered_by=answered_by)
     return replace(observed, meta=service.store.update(run_id, event, now()))
 
@@ -117,10 +117,10 @@ def masked_note(meta: RunMeta, answer: str) -> str:
     return f", with {MASK} in place of what is secret in it"
 
 
-def _the_only_open_one(meta: RunMeta, answer: str) -> str:
+def _the_only_open_one(meta: RunMeta) -> str:
     if not meta.pending:
-        if meta.messages and meta.messages[-1].answer_content == answer:
-            return meta.messages[-1].message_id  # the call before had this answer, and its own was lost
+        if meta.messages:  # the same answer once more succeeds; another learns who was first, and when
+            return meta.messages[-1].message_id
         raise MessageClosed(
             f"Run {meta.run_id} ({meta.status.value}) has no open question: check_status shows what it does."
         )

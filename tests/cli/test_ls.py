@@ -39,6 +39,7 @@ def test_only_the_last_ten_that_ended_are_listed_unless_all_are_wanted(cli: Cli)
         assert listed(cli, "-n", "2") == [works, newest_first[0]]
         assert listed(cli, "-n", "0") == []
         assert cli.json("ls", "-q") == [works, *newest_first[:10]]
+    cli.leaves_with(2, "leave one of them out", "ls", "-q", "-w")
 
 
 def test_runs_are_picked_by_status_and_agent(cli: Cli) -> None:

@@ -26,6 +26,9 @@ def test_a_rerun_has_the_edited_prompt_the_inputs_and_the_options_given(cli: Cli
     assert request.label == "pets"
     limits = request.agent["limits"]
     assert isinstance(limits, dict) and limits["maxTurns"] == 7
+    (file := cli.home / "agents" / "worker.md").unlink()
+    why = f"(run {stored(cli)[-1]} had it from '{file}': name its directory with --agents)"
+    cli.leaves_with(3, why, "rerun", "@last")
 
 
 def test_a_task_whose_directory_was_moved_starts_in_the_new_one(cli: Cli, model: Model) -> None:
