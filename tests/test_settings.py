@@ -145,10 +145,8 @@ def test_a_variable_that_is_no_number_is_named_with_what_to_do(tmp_path: Path, w
 
 
 def test_a_flag_goes_before_a_number_of_the_environment(tmp_path: Path) -> None:
-    found = read_settings(
-        cwd=tmp_path, environment={"SUBAGENT_MAX_RUNS": "7"}, max_runs=2, max_wait_seconds=1.5
-    )
-    assert (found.max_runs, found.max_wait_seconds) == (2, 1.5)
+    found = read_settings(cwd=tmp_path, environment={"SUBAGENT_MAX_RUNS": "7"}, max_runs=2)
+    assert found.max_runs == 2
 
 
 def test_a_child_knows_its_run_by_its_environment(tmp_path: Path) -> None:
