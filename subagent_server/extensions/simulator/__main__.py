@@ -1,4 +1,4 @@
-"""`python -m subagent_server.extensions.simulator SCRIPT [--port N]`, until a signal."""
+"""`python -m subagent_server.extensions.simulator SCRIPT [--port N] [--record FILE]`, until a signal."""
 
 import argparse
 import signal
@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # before any thread, so that they reach `sigwait`
     try:
-        with Simulator(options.script, options.port) as simulator:
+        with Simulator(options.script, options.port, options.record) as simulator:
             print(f"listening on {simulator.base_url}", flush=True)
             signal.sigwait(_SIGNALS)
     except SubagentError as error:
@@ -33,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="a YAML or JSON file")
     parser.add_argument("--port", type=int, default=0, help="0, the default, picks a free one")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="append every request as a line of JSON")
     return parser
 
 

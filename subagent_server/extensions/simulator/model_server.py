@@ -3,16 +3,17 @@
 import asyncio
 import hmac
 import json
+import os
 import socket
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import uvicorn
 from starlette.applications import Starlette
@@ -51,13 +52,16 @@ from subagent_server.extensions.simulator.model_script import (
     as_turn,
     load_script,
 )
-from subagent_server.run.errors import HostError
+from subagent_server.run.errors import HostError, storing
+from subagent_server.run.files import Entry
 
 # -- the requests that arrived, kept for tests and people to look at
 
 
 KEPT = 10_000
 """How many requests are kept; older ones are forgotten."""
+
+_SECRET_HEADERS = frozenset({"x-api-key", "authorization"})
 
 
 @dataclass
@@ -82,13 +86,41 @@ class RecordedRequest:
         except (ValueError, RecursionError):
             return self.raw.decode("utf-8", "replace")
 
+    def line(self) -> bytes:
+        """Return the request as one line of JSON, with its body whole and its credentials left out."""
+        about = {
+            "path": self.path,
+            "arrived": self.arrived,
+            "answer": self.answer,
+            "headers": {
+                name: "[redacted]" if name in _SECRET_HEADERS else value
+                for name, value in self.headers.items()
+            },
+            "body": self.body,
+        }
+        return json.dumps(about).encode("ascii")
+
 
 class RequestRecorder:
-    """Keeps the last `KEPT` requests. Threads may share it."""
+    """Keeps the last `KEPT` requests and, while open, appends each to a file. Threads may share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None) -> None:
         self._changed = threading.Condition()
         self._requests: deque[RecordedRequest] = deque(maxlen=KEPT)
+        self._path = file
+        self._file: IO[bytes] | None = None
+
+    def open(self) -> None:
+        """Open the file, if there is to be one.
+
+        Raises:
+            StorageFailed: it cannot be opened.
+        """
+        if self._path is None:
+            return
+        with storing(self._path):
+            descriptor = Entry.at(self._path).open(os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._file = os.fdopen(descriptor, "ab")
 
     def arrived(self, path: str, headers: Mapping[str, str], raw: bytes) -> RecordedRequest:
         """Keep a request that has just arrived."""
@@ -98,13 +130,20 @@ class RequestRecorder:
             self._changed.notify_all()
         return request
 
+    def answered(self, request: RecordedRequest, answer: str) -> None:
+        """Note the answer to `request`, and write it to the file."""
+        request.answer = answer
+        if self._file is not None:
+            self._file.write(request.line() + b"\n")
+            self._file.flush()
+
     def snapshot(self) -> list[RecordedRequest]:
         """Return the requests so far, oldest first."""
         with self._changed:
             return list(self._requests)
 
     def clear(self) -> None:
-        """Forget the requests so far."""
+        """Forget the requests so far; the file keeps them."""
         with self._changed:
             self._requests.clear()
 
@@ -120,6 +159,12 @@ class RequestRecorder:
                     f"{len(self._requests)} of {count} requests reached the simulator within {timeout:g} s."
                 )
             return list(self._requests)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 # -- one answer on the wire: its delays, its stream, and the faults that break it
@@ -320,7 +365,7 @@ class MessagesApi:
             choice = self._choose(view)
             message = self.composed(choice.turn, view, record.headers.get("anthropic-beta", ""))
             fault = self._faults.take((view.conversation, view.turn, choice.path), choice.turn.fault)
-        record.answer = f"{choice.path} {fault.kind}" if fault else choice.path
+        self._recorder.answered(record, f"{choice.path} {fault.kind}" if fault else choice.path)
         streaming = body.get("stream", False)
         error = error_of(fault, streaming)
         if error is not None:
@@ -332,7 +377,7 @@ class MessagesApi:
         record = await self._record(request)
         with self._refusal_recorded(record):
             tokens = input_tokens(self._admit(record, counting=True))
-        record.answer = "count"
+        self._recorder.answered(record, "count")
         return JSONResponse({"input_tokens": tokens}, headers={"request-id": _new_id("req")})
 
     def _check_key(self, request: Request) -> None:
@@ -352,7 +397,7 @@ class MessagesApi:
         except (ApiError, *_DAMAGED) as caught:
             why = f"The request cannot be played ({type(caught).__name__}: {caught})."
             error = caught if isinstance(caught, ApiError) else ApiError(400, why)
-            record.answer = f"{error.status} {error.message}"
+            self._recorder.answered(record, f"{error.status} {error.message}")
             raise error from caught
 
     def _admit(self, record: RecordedRequest, *, counting: bool) -> dict[str, Any]:
@@ -451,10 +496,12 @@ class Simulator:
     """A scripted Messages API on loopback, for `with`: point `ANTHROPIC_BASE_URL` at its `base_url`.
 
     `script` is a script, its file, its content, or a function that returns a turn for each request. With
-    `port` 0 the system picks a free one. With a `key`, only requests that hold it are answered.
+    `port` 0 the system picks a free one. `record` is a file that every request is appended to. With a `key`,
+    only requests that hold it are answered.
 
     Raises:
         ScriptError: the script cannot be used.
+        StorageFailed: the record cannot be opened.
         HostError: on entering, the port is taken.
     """
 
@@ -462,18 +509,23 @@ class Simulator:
         self,
         script: Script | Path | str | Mapping[str, Any] | Respond,
         port: int = 0,
+        record: Path | None = None,
         key: str | None = None,
     ) -> None:
         self._script = script if callable(script) else load_script(script)
         self._port = port
         self._key = key
-        self._recorder = RequestRecorder()
+        self._recorder = RequestRecorder(record)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         """Start; when this returns, requests are answered. Entered again, it is on the same port."""
         listener = _listen(self._port)
+        with ExitStack() as on_failure:
+            on_failure.callback(listener.close)
+            self._recorder.open()
+            on_failure.pop_all()
         self._port = listener.getsockname()[1]
         self._server = _Server(api_class(self._script, self._recorder, self._key))
         self._thread = threading.Thread(
@@ -494,6 +546,7 @@ class Simulator:
         self._thread.join(_BOUND_SECONDS)
         if self._thread.is_alive():
             raise HostError(f"The simulator at {self.base_url} did not stop within {_BOUND_SECONDS:g} s.")
+        self._recorder.close()
 
     @property
     def base_url(self) -> str:

@@ -18,7 +18,7 @@ from anthropic import AsyncAnthropic
 
 from subagent_server.extensions.simulator import Simulator
 from subagent_server.extensions.simulator.__main__ import main
-from subagent_server.run.errors import HostError
+from subagent_server.run.errors import HostError, StorageFailed
 from tests.extensions.simulator.clients import LOCAL, client_of, post
 from tests.helpers.forked import PROGRAM, run
 
@@ -124,20 +124,32 @@ def test_a_port_that_is_taken_or_no_port_is_one_sentence() -> None:
                 Simulator(SCRIPT, port=wrong).__enter__()
 
 
+def test_a_record_that_cannot_be_written_is_reported_and_frees_the_port(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "mine")  # as a run may have made one
+    for place in ("none/record.jsonl", "link"):
+        with pytest.raises(StorageFailed, match="could not be written"):
+            Simulator(SCRIPT, record=tmp_path / place).__enter__()
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_serves_until_a_signal_ends_it(number: int, tmp_path: Path) -> None:
-    with command(str(script_file(tmp_path))) as process:
+    record = tmp_path / "record.jsonl"
+    with command(str(script_file(tmp_path)), "--record", str(record)) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("listening on http://127.0.0.1:")
         url = line.split()[-1] + "/v1/messages"
         body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-        answer = httpx2.post(url, json=body, headers={"x-api-key": "x"}, **LOCAL)
-        assert answer.json()["content"][0]["text"] == "ok"
+        for _ in range(2):
+            answer = httpx2.post(url, json=body, headers={"x-api-key": "secret"}, **LOCAL)
+            assert answer.json()["content"][0]["text"] == "ok"
         os.kill(process.pid, number)
         out, errors = process.communicate(timeout=BOUND)
         assert (process.returncode, out, errors) == (0, "", "")
+    lines = [json.loads(row) for row in record.read_text(encoding="utf-8").splitlines()]
+    assert [(row["answer"], row["body"]) for row in lines] == [("turns[0]", body)] * 2
+    assert "secret" not in record.read_text(encoding="utf-8")
 
 
 @pytest.mark.process
