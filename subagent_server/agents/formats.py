@@ -365,6 +365,15 @@ def overridden(agent: AgentDefinition, named: Mapping[str, str]) -> tuple[AgentD
     return agent.model_copy(update=changes), warnings
 
 
+def fault_of(key: str, value: str) -> str | None:
+    """Return what is wrong with the value of a key, as words that go after its name, or None."""
+    if is_null(Plain(value.strip())):
+        return "is empty"
+    _, notes = _read({"runner": "messages", key: value})
+    faults = notes.reasons("fault")
+    return faults[0].partition(" ")[2] if faults else None
+
+
 def _read(named: Mapping[str, str]) -> tuple[AgentDefinition, Notes]:
     block, notes = Block(), Notes()
     for line, (key, value) in enumerate(named.items(), start=1):

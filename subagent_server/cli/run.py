@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from subagent_server import extensions
+from subagent_server.agents.formats import fault_of
 from subagent_server.cli.console.app import (
     Session,
     complete_agents,
@@ -110,6 +111,12 @@ class AfterStart:
     stops: bool
 
 
+def _checked(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and (fault := fault_of(param.name or "", value)) is not None:
+        raise click.BadParameter(f"it {fault}.")
+    return value
+
+
 def _complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     return [value for value in _COMPLETED.get(param.name or "", ()) if value.startswith(incomplete)]
 
@@ -122,6 +129,7 @@ _START_OPTIONS = (
             type=TEXT,
             metavar=metavar,
             help=f"{words}  [default: as its file says]",
+            callback=_checked,
             shell_complete=_complete_value,
         )
         for option, (key, metavar, words) in _OVERRIDES.items()

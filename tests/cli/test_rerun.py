@@ -45,19 +45,19 @@ def test_a_task_whose_directory_was_moved_starts_in_the_new_one(cli: Cli, model:
 @pytest.mark.parametrize(
     ("option", "value", "why"),
     [
-        ("--max-turns", "0", "maxTurns must be greater than or equal to 1"),
-        ("--timeout", "nan", "timeoutSeconds must be a finite number"),
-        ("--budget", "-1", "budgetUsd must be greater than or equal to 0"),
-        ("--effort", "huge", "effort must be 'low', 'medium', 'high', 'xhigh' or 'max'"),
-        ("--model", "two words", "model must be the id of a model without spaces"),
-        ("--model", "", "model is empty"),
+        ("--max-turns", "0", "must be greater than or equal to 1"),
+        ("--timeout", "nan", "must be a finite number"),
+        ("--budget", "-1", "must be greater than or equal to 0"),
+        ("--effort", "huge", "must be 'low', 'medium', 'high', 'xhigh' or 'max'"),
+        ("--model", "two words", "must be the id of a model without spaces"),
+        ("--model", "", "is empty"),
     ],
 )
 def test_an_option_is_checked_as_the_key_of_the_file_is(cli: Cli, option: str, value: str, why: str) -> None:
     cli.agent("worker")
     done = cli("run", "worker", "Do it.", option, value)
     assert done.returncode == 2
-    assert why in done.stderr and done.stderr.count("\n") == 1
+    assert f"'{option}': it {why}" in done.stderr and done.stderr.count("\n") == 1
     assert stored(cli) == []
 
 
