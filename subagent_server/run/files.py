@@ -95,8 +95,12 @@ class NotPlain(OSError):
         super().__init__(errno.EINVAL, why, str(path))
 
 
-def read_plain(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_result]:
+def read_plain(
+    path: Path, most: int, flags: int = 0, *, check: Callable[[int], None] = lambda _: None
+) -> tuple[bytes, os.stat_result]:
     """Return content and status of a regular file, at a path where anything may be: a FIFO, a device.
+
+    `check` is called with the open descriptor, and may raise.
 
     Raises:
         NotPlain: it is of another kind, or has more than `most` bytes.
@@ -106,6 +110,7 @@ def read_plain(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_re
     with held_open(
         os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
     ) as descriptor:
+        check(descriptor)
         return read_opened(descriptor, path, most)
 
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from subagent_server.run.confined_path import LeadsOutside, inside, is_text, ope
 from subagent_server.run.errors import BadArgument, SubagentError, shorten, storing
 from subagent_server.run.executed_files import executed_by
 from subagent_server.run.files import Entry, NotPlain, check_regular, held_open, read_opened, read_plain
+from subagent_server.run.host_programs import lies_in
 from subagent_server.run.images import check_image
 from subagent_server.run.images import media_type as image_type
 from subagent_server.run.paths import RunPaths
@@ -175,11 +176,14 @@ class InputFile:
         return replace(self, data=masker.text(self.data.decode("utf-8")).encode("utf-8"))
 
 
-def check_inputs(paths: list[str], cwd: Path, parent: ParentDirectories | None = None) -> list[InputFile]:
+def check_inputs(
+    paths: list[str], cwd: Path, parent: ParentDirectories | None = None, written: Sequence[Path] = ()
+) -> list[InputFile]:
     """Return the files that `paths` name, relative to `cwd`, with their media types and contents.
 
     Each file is opened once, so the checked bytes are the copied bytes. For a run, the files have to lie in
-    the directories of its parent; for a user links are followed.
+    the directories of its parent; for a user links are followed, but none where runs have `written` that
+    leads out of these directories: a run could have made it, and the model would get a file of the user.
 
     Raises:
         BadArgument: a file cannot be read, is neither text, PDF nor image, or is too big, alone or with the
@@ -191,7 +195,7 @@ def check_inputs(paths: list[str], cwd: Path, parent: ParentDirectories | None =
         )
     files: list[InputFile] = []
     for name in paths:
-        files.append(_checked(name, cwd, parent))
+        files.append(_checked(name, cwd, parent, written))
         total = sum(file.sent_bytes for file in files)
         if total > MAX_TOTAL_BYTES:
             raise BadArgument(
@@ -246,14 +250,14 @@ def _copy_name(path: Path) -> str:
     return path.name if len(stem) <= room else stem[:room].decode("utf-8", "ignore") + suffix
 
 
-def _checked(name: str, cwd: Path, parent: ParentDirectories | None) -> InputFile:
+def _checked(name: str, cwd: Path, parent: ParentDirectories | None, written: Sequence[Path]) -> InputFile:
     if "\0" in name or not name:
         raise BadArgument("An input path is empty or holds a NUL byte: name a file.")
     path, shown = cwd / name, shorten(name, 200)
     if not is_text(name):
         raise BadArgument(f"Input {shown} has a name that is not UTF-8: rename it.")
     try:
-        data = read_plain(path, MAX_BINARY_BYTES)[0] if parent is None else _read_inside(path, shown, parent)
+        data = _read_named(path, shown, written) if parent is None else _read_inside(path, shown, parent)
     except OSError as error:
         raise BadArgument(
             f"Input {shown} cannot be read ({error.strerror}): name a file, by its path from {cwd}."
@@ -278,6 +282,21 @@ def _check_text(data: bytes, shown: str) -> None:
         data.decode("utf-8")
     except UnicodeDecodeError:
         raise _unreadable(shown) from None
+
+
+def _read_named(path: Path, shown: str, written: Sequence[Path]) -> bytes:
+    """Return the content of a file that a user names. Raises OSError, BadArgument."""
+    way = lies_in(Path(os.path.normpath(path)), written)  # `../notes` only passes through `cwd`
+
+    def check(descriptor: int) -> None:
+        real = Path(f"/proc/self/fd/{descriptor}").readlink()  # of what was opened, whatever comes now
+        if way is not None and not any(real.is_relative_to(os.path.realpath(each)) for each in written):
+            raise BadArgument(
+                f"Input {shown} leads out of {shorten(str(way), 200)} by a link that a run could have made: "
+                "name the file itself."
+            )
+
+    return read_plain(path, MAX_BINARY_BYTES, check=check)[0]
 
 
 def _read_inside(path: Path, shown: str, parent: ParentDirectories) -> bytes:

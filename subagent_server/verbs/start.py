@@ -52,6 +52,7 @@ from subagent_server.verbs.inputs import (
     masked_warnings,
     masker_at_start,
 )
+from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.own_settings import hooks_for_run, launcher_for
 from subagent_server.verbs.reconcile import tree_cost
 from subagent_server.verbs.run_worktree import new_worktree, worktree_of_previous
@@ -190,7 +191,8 @@ def start_agent(
     cwd = _cwd(service, order, checked, directories)
     AgentChecker(service).check_followed(checked.agent, cwd)
     check_texts(order)
-    files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, directories)
+    written = written_directories(replace(service.settings, cwd=cwd)) if order.inputs else []
+    files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, directories, written)
     # 4. No secret reaches the disk: the worker gets the definition and the prompt through memory. The secrets
     # are those of the caller's environment, not of the script's.
     masker = masker_at_start(service, checked.agent, caller)

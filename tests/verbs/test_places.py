@@ -152,14 +152,14 @@ def test_inputs_of_a_nested_run_lie_in_the_directory_of_its_parent(service: Serv
 def test_inputs_may_lie_anywhere_in_it_and_in_the_inputs_and_outputs_of_the_run(
     service: Service, tmp_path: Path
 ) -> None:
-    root = begun(service, inputs=["file_out"])
+    root = begun(service, inputs=["../outside/secret.txt"])
     run = service.store.paths.run(root.run_id)
     run.outputs.path.mkdir()
     (run.outputs.path / "long.txt").write_text("long\n", encoding="utf-8")
     (run.outputs.path / "link.txt").symlink_to(tmp_path / "outside/secret.txt")
     given = ["inner.txt", "../inward/inner.txt", str(run.outputs.path / "long.txt")]
     below = begun(
-        service, Caller(root.run_id), cwd="sub", inputs=[*given, str(run.inputs.path / "01-file_out")]
+        service, Caller(root.run_id), cwd="sub", inputs=[*given, str(run.inputs.path / "01-secret.txt")]
     )
     copies = service.store.paths.run(below.run_id).inputs
     assert [path.read_text(encoding="utf-8") for path in sorted(copies.path.iterdir())] == [

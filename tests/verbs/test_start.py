@@ -76,6 +76,20 @@ def test_inputs_that_no_model_reads_are_refused_by_name(world: World) -> None:
     assert "two.pdf" in together and "more than the 32,000,000" in together
 
 
+def test_an_input_leads_out_of_the_project_by_no_link_that_a_run_could_have_made(world: World) -> None:
+    world.agent_saying(says("Read."))
+    (world.home / "key").write_text("SECRET", encoding="utf-8")
+    (world.work / "notes").write_text("mine", encoding="utf-8")
+    (world.home / "notes").symlink_to(world.work / "notes")
+    for name, target in {"report": "../key", "up": "..", "inner": "notes"}.items():
+        (world.work / name).symlink_to(target)
+    for name in ("report", "up/key", str(world.work / "report")):
+        assert "by a link that a run could have made: name the file itself" in refusal(world, inputs=[name])
+    run_id = world.start("Read these.", inputs=["inner", "../key", "../notes"])
+    copies = sorted(world.paths(run_id).inputs.path.iterdir())
+    assert [copy.read_text(encoding="utf-8") for copy in copies] == ["mine", "SECRET", "mine"]
+
+
 def test_a_prompt_a_label_or_a_directory_that_cannot_be_is_refused(world: World) -> None:
     assert "The prompt is empty" in refusal(world, " \n\t")
     assert "10,000,000 characters" in refusal(world, "x" * 10_000_000)
