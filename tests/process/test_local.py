@@ -1,5 +1,6 @@
 """A run is started although the zygote is in trouble, and a start that is refused leaves nothing."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ def test_a_run_starts_plainly_if_the_zygote_is_stopped(world: World, monkeypatch
         processes.send_signal(zygote, signal.SIGSTOP)
         run_id = world.start_asking()
         assert not is_fork(world.worker(run_id))
+        shim = read_shim(world.paths(run_id))["shim"]["pid"]
+        assert os.getsid(shim) == shim, "it outlives the terminal of its starter"
         wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of a zygote that is in the way")
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."

@@ -9,7 +9,9 @@ from subagent_server.run import locks
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import Usage
 from subagent_server.run.store import RunStore
-from subagent_server.worker.worker_run import ModelCalls
+from subagent_server.run.transitions import StopRequested
+from subagent_server.worker.run_end import end_run
+from subagent_server.worker.worker_run import ModelCalls, WorkerRun
 from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request
 
 OTHER_ID = "20261122-093016-417-k3f9qz"
@@ -43,6 +45,13 @@ def test_the_usage_of_the_run_itself_counts_although_no_disk_has_taken_it(store:
     with pytest.raises(RunRefused, match=r"used \$2 of its budget of \$2") as refused:
         calls.begin(spent("2"))
     assert refused.value.failure_code == "budget" and "budgetUsd" in (refused.value.hint or "")
+
+
+def test_a_call_that_was_cut_counts_although_the_journal_has_nothing_of_it(store: RunStore) -> None:
+    begun(store)
+    store.update(RUN_ID, StopRequested(reason="enough"), make_request().created_at)
+    worker = WorkerRun(store.paths.run(RUN_ID).directory, [])
+    assert end_run(worker, None, spent("0.3"), [], None).usage == spent("0.3")
 
 
 def test_a_disk_that_gives_no_locks_ends_no_run_before_its_money_is_spent(store: RunStore) -> None:
