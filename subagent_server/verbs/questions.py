@@ -16,9 +16,9 @@ from subagent_server.run import transitions
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, MessageClosed, SubagentError, UnreadableMeta
 from subagent_server.run.processes import now
-from subagent_server.run.records import Record, RunMeta
+from subagent_server.run.records import Message, Record, RunMeta
 from subagent_server.run.secrets import MASK
-from subagent_server.run.states import check_answer, check_question
+from subagent_server.run.states import MAX_QUESTION_CHARACTERS, check_answer, check_question, cut
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.inputs import masker_at_door
@@ -150,11 +150,17 @@ class OpenQuestion(MessageView):
     prompt: str | None = None
 
 
+def forwarded_question(meta: RunMeta, message: Message) -> str:
+    """Return what a flow asks for a run that it has started."""
+    label = f" ({meta.label})" if meta.label else ""
+    return cut(f"{meta.agent_name}{label} asks: {message.question_content}", MAX_QUESTION_CHARACTERS)
+
+
 def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion]:
     """Return the open questions of all runs the caller may open, the oldest first.
 
     Only a live run can ask, so the cost follows the live runs. An unreadable run asks nothing: lists show the
-    run as unreadable.
+    run as unreadable. What a flow asks for a run below it is one question, that of the flow.
 
     Raises:
         ForeignRoot: there nobody knows which runs live, and none can be answered.
@@ -166,7 +172,10 @@ def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion
         with suppress(SubagentError):
             meta = observe(service.store, run_id, caller).meta
             if meta.pending:
-                above = [Ancestor(run_id=each.run_id, agent=each.agent_name) for each in store.above(meta)]
+                parents = list(store.above(meta))
+                seen = [] if caller.is_child else parents[:1]  # a run does not answer itself
+                forwarded = {message.question_content for each in seen for message in each.pending}
+                above = [Ancestor(run_id=each.run_id, agent=each.agent_name) for each in parents]
                 about: dict[str, Any] = {
                     "run_id": meta.run_id,
                     "agent": meta.agent_name,
@@ -174,7 +183,11 @@ def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion
                     "path": above[::-1] or None,
                     "prompt": _prompt(service, meta.run_id),
                 }
-                found += [OpenQuestion(**message_view(m).model_dump(), **about) for m in meta.pending]
+                found += [
+                    OpenQuestion(**message_view(message).model_dump(), **about)
+                    for message in meta.pending
+                    if forwarded_question(meta, message) not in forwarded
+                ]
     return sorted(found, key=lambda question: (question.asked_at, question.run_id))
 
 

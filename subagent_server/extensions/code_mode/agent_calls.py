@@ -34,7 +34,6 @@ from subagent_server.run.records import FlowOptions, Message, RunMeta, first_pro
 from subagent_server.run.secrets import Masker
 from subagent_server.run.states import (
     MAX_OPEN_QUESTIONS,
-    MAX_QUESTION_CHARACTERS,
     Status,
     cut,
     is_run_id,
@@ -47,7 +46,7 @@ from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.inputs import check_inputs, cwd_of_agent, cwd_of_child, directories_of
 from subagent_server.verbs.merge_run import merge_run
-from subagent_server.verbs.questions import reply
+from subagent_server.verbs.questions import forwarded_question, reply
 from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.run_worktree import base_of_worktree
 from subagent_server.verbs.service import Service
@@ -409,9 +408,7 @@ class AgentCalls:
         async def forwarded() -> None:
             try:
                 meta = (await self._look(run_id)).meta
-                label = f" ({meta.label})" if meta.label else ""
-                question = f"{meta.agent_name}{label} asks: {message.question_content}"
-                answer = await self._asked(cut(question, MAX_QUESTION_CHARACTERS), message.options)
+                answer = await self._asked(forwarded_question(meta, message), message.options)
                 if answer is not None:
                     await asyncio.to_thread(self._answered, run_id, message.message_id, answer)
             except (SubagentError, RunOver) as error:

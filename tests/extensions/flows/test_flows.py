@@ -25,6 +25,7 @@ from subagent_server.run.store import read_worktree
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.flow_calls import call_lines, flow_calls, phases
+from subagent_server.verbs.questions import open_questions
 from subagent_server.verbs.remove import Age, prune
 from tests.extensions.flows.kills import campaign, repeated
 from tests.extensions.flows.place import DONE, FAN, asked, body, flow, repository
@@ -534,6 +535,7 @@ def test_a_question_that_its_child_has_an_answer_to_is_closed_at_the_flow(world:
     world.play(asks("Which?"), HUNG)
     run_id = started(world)
     world.asking(run_id)
+    assert [question.run_id for question in open_questions(world.service)] == [run_id]
     world.reply(world.store.children_of(run_id)[0], "this")
     world.until(run_id, lambda meta: not meta.pending)
     assert world.meta(run_id).status is Status.RUNNING
