@@ -67,6 +67,6 @@ def test_a_child_that_may_delegate_answers_its_children_and_not_itself(cli: Cli)
         with cli.living(NESTED, asked(), parent_run_id=own) as nested:
             assert cli("reply", nested, "blue", env=inside(own)).returncode == 0
             assert cli.meta(nested).messages[0].answered_by == "parent"
-        cli.leaves_with(2, "its answer comes from its parent", "reply", own, "blue", env=inside(own))
+        cli.leaves_with(2, "does not answer itself", "reply", own, "blue", env=inside(own))
         cli.agent("reviewer")
         assert "may not start reviewer" in cli("run", "reviewer", "Go", env=inside(own)).stderr

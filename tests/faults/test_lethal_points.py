@@ -44,9 +44,10 @@ ELSEWHERE = [
     *("shim.waiting", "shim.waiting_for_run", "reconcile.swept", "zygote.asked", "zygote.forked"),
     *("worktree.added", "worktree.made", "worktree.committed", "worktree.moved"),
     *("worktree.removing", "worktree.dropped"),
+    "export.written",
 ]
 """Points that one run alone does not come to: a queue, a run to continue, a reader, the zygote; the soaks do.
-Those of worktrees: `tests/worktrees/`."""
+Those of worktrees: `tests/worktrees/`; that of an export: `tests/cli/test_export.py`."""
 
 
 PLAIN = "shim.recorded"
