@@ -133,7 +133,18 @@ def _merged(
         )
     workers = [run.worker.pid for run in live if run.worker.host == host_name() and run.writes_in(target)]
     order = MergeOrder(
-        target, common, worktree.branch, worktree.base, state.tip, way, message, into, before, workers, holds
+        target,
+        common,
+        worktree.branch,
+        worktree.base,
+        state.tip,
+        way,
+        message,
+        into,
+        before,
+        workers,
+        holds,
+        signs=not caller.is_child,
     )
     commit, had_it = merge_branch(order, os.environ)
     if before is None or not had_it:

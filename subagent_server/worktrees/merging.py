@@ -46,6 +46,7 @@ class MergeOrder:
     written there must not decide which branch is moved, and git outside of a box is not called there.
     `before` is the commit that an earlier merge of all this has made. `workers` are those of the live runs
     that can write in the target. `holds` are descriptors of locks that git keeps until it has written.
+    `signs` is false if a run orders it: a signature says that the person has agreed.
     """
 
     target: Path
@@ -59,6 +60,7 @@ class MergeOrder:
     before: str | None = None
     workers: Sequence[int] = ()
     holds: Sequence[int] = ()
+    signs: bool = True
 
 
 def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str, bool]:
@@ -79,8 +81,8 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
         raise NotMerged(f"{_shown(order.target)} has no commit to merge into: nothing was merged.")
     if any(git.is_ancestor(commit, head) for commit in (order.tip, order.before) if commit):
         return head, True
-    # In the worktree of a run nothing is signed: the order may be that of the run.
-    signer = None if order.into is not None else signing(git, environment)
+    # In the worktree of a run nothing is signed either: the person signs what is merged from there.
+    signer = signing(git, environment) if order.signs and order.into is None else None
     made = (_rebased if order.way == "rebase" else _merged)(git, order, head, signer)
     fields = git.names("list the changes", "diff", "--raw", "-z", "--no-renames", *NO_PROGRAMS, head, made)
     entries, touched = fields[::2], fields[1::2]
