@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from typing import BinaryIO, TypeVar
@@ -18,7 +19,9 @@ from subagent_server.cli.console.terminal import (
     output_failed,
 )
 from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.files import held_open
 from subagent_server.run.stderr import failpoint
+from subagent_server.sandbox.quarantine import rename_new
 from subagent_server.verbs.export_run import as_line, inspect_log, is_address, send
 from subagent_server.verbs.export_run import export as export_runs
 from subagent_server.verbs.export_run import otlp as otlp_of
@@ -114,10 +117,6 @@ def _as_spans(session: Session, target: str, spans: bytes) -> None:
     session.say_done({"sentTo": target}, "The spans were sent.")
 
 
-def _is_there(name: str) -> BadArgument:
-    return BadArgument(f"{one_line(name)} is there already: name another file.")
-
-
 def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
     """Write stdout (`-`), or a new file, which has its name only when it is whole.
 
@@ -134,20 +133,22 @@ def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
         except OSError as error:
             raise output_failed(error) from error
     path = session.settings.cwd / name
+    is_there = BadArgument(f"{one_line(name)} is there already: name another file.")
     if os.path.lexists(path):
-        raise _is_there(name)
+        raise is_there
     # A file of that name is whole, also if this process is killed while it writes.
-    partial = path.with_name(f".subagent-export-{os.getpid()}.part")
+    partial = path.with_name(f".subagent-export-{secrets.token_hex(4)}.part")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             found = write(file)
         failpoint("export.written")
-        if os.path.lexists(path):
-            raise _is_there(name)
-        partial.rename(path)
-    except BaseException:
+        with held_open(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)) as directory:
+            rename_new(directory, partial.name, directory, path.name)
+    except FileExistsError as error:  # it came meanwhile
+        raise is_there from error
+    finally:
         partial.unlink(missing_ok=True)
-        raise
     size = path.stat().st_size
     session.say_done({"file": str(path), "bytes": size}, f"{one_line(name)} is written, {size:,} bytes.")
     return found

@@ -109,7 +109,7 @@ class Quarantine:
         slot, path = self.directory.below(kept.number), Path(kept.path)
         with held_open(open_real(path.parent)) as directory:
             try:
-                _rename(slot.writable(), _MOVED, directory, path.name)
+                rename_new(slot.writable(), _MOVED, directory, path.name)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
@@ -139,7 +139,8 @@ class Quarantine:
         return None
 
 
-def _rename(source: int, name: str, target: int, new_name: str) -> None:
+def rename_new(source: int, name: str, target: int, new_name: str) -> None:
+    """Rename a file between two open directories; what has the new name stays. Raises OSError."""
     if _LIBC.renameat2(source, os.fsencode(name), target, os.fsencode(new_name), _RENAME_NOREPLACE) == 0:
         return
     number = ctypes.get_errno()

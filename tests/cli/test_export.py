@@ -4,10 +4,15 @@ import io
 import json
 import os
 import tarfile
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from subagent_server.cli.console.app import Session
+from subagent_server.cli.export import _written
+from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import Usage
 from subagent_server.run.stderr import VARIABLE
 from tests.cli.command import BOUND, Cli
@@ -58,6 +63,13 @@ def test_a_tree_goes_to_stdout_and_nothing_is_written_over(cli: Cli) -> None:
         assert cut.returncode == -9 and not (cli.home / "other").exists(), "a name has a whole file"
         made = cli.json("export", ids.boss, "-o", "other")
         assert made == {"file": str(cli.home / "other"), "bytes": (cli.home / "other").stat().st_size}
+
+
+def test_a_file_that_comes_during_an_export_stays(tmp_path: Path) -> None:
+    session = cast("Session", SimpleNamespace(settings=SimpleNamespace(cwd=tmp_path)))
+    with pytest.raises(BadArgument, match="is there already"):
+        _written(session, "mine", lambda _: (tmp_path / "mine").write_text("mine", encoding="utf-8"))
+    assert [file.read_text(encoding="utf-8") for file in tmp_path.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize("form", [["-o", "-"], ["--html", "-o", "-"], ["--inspect", "-"], ["--otlp", "-"]])

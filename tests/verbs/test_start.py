@@ -76,7 +76,7 @@ def test_inputs_that_no_model_reads_are_refused_by_name(world: World) -> None:
     assert "two.pdf" in together and "more than the 32,000,000" in together
 
 
-def test_an_input_leads_out_of_the_project_by_no_link_that_a_run_could_have_made(world: World) -> None:
+def test_no_link_of_a_run_leads_an_input_out_of_the_project(world: World) -> None:
     world.agent_saying(says("Read."))
     (world.home / "key").write_text("SECRET", encoding="utf-8")
     (world.work / "notes").write_text("mine", encoding="utf-8")

@@ -47,7 +47,7 @@ def test_the_usage_of_the_run_itself_counts_although_no_disk_has_taken_it(store:
     assert refused.value.failure_code == "budget" and "budgetUsd" in (refused.value.hint or "")
 
 
-def test_a_call_that_was_cut_counts_although_the_journal_has_nothing_of_it(store: RunStore) -> None:
+def test_a_cut_call_counts_although_the_journal_has_nothing_of_it(store: RunStore) -> None:
     begun(store)
     store.update(RUN_ID, StopRequested(reason="enough"), make_request().created_at)
     worker = WorkerRun(store.paths.run(RUN_ID).directory, [])

@@ -240,7 +240,7 @@ def test_a_repository_borrows_no_directory_that_is_not_of_a_repository(
     assert "SECRET" not in result and "pack" in result
 
 
-def test_a_repository_within_whose_head_never_ends_only_costs_the_look_at_changes(
+def test_a_repository_within_whose_head_never_ends_costs_the_copies_alone(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(making, "_LOOK_SECONDS", 0.5)
@@ -279,11 +279,13 @@ def test_files_that_grow_while_they_are_copied_keep_to_the_bound(
                     os.truncate(name, size)
 
     growing = threading.Thread(target=grow)
-    growing.start()
     worktree = planned(repository)
-    state = make_worktree(worktree, os.environ)
-    has_ended.set()
-    growing.join()
+    growing.start()
+    try:
+        state = make_worktree(worktree, os.environ)
+    finally:
+        has_ended.set()
+        growing.join()
     copied = list(Path(worktree.path).glob("*.env"))
     assert sum(file.stat().st_size for file in copied) <= 1_000
     assert sorted(state.included) == sorted(file.name for file in copied)

@@ -784,7 +784,7 @@ def test_whatever_is_killed_amid_a_merge_git_writes_all_of_it(world: World, kill
     assert "merged" in output(world, again(world, run_id))
 
 
-def test_merges_side_by_side_are_made_in_turn_and_no_run_has_them_signed(world: World) -> None:
+def test_merges_side_by_side_are_made_in_turn_and_not_signed(world: World) -> None:
     git = repository(world.work)
     for name, value in (("commit.gpgSign", "true"), ("gpg.format", "ssh"), ("user.signingKey", "/missing")):
         git("config", name, value)
